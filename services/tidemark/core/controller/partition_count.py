@@ -82,6 +82,7 @@ class PartitionCountChanges:
         _removals: removals of partitions by topic.
         _asked: partition by request id of a `DescribeReplicas` in flight.
         _questions: questions that are not sent yet.
+        _malformed: paths of nodes that do not parse, until a deletion of nodes is confirmed; each is refused once.
         _finishing: requests whose nodes are to be deleted, until that is confirmed; seen after that, they are new.
         _finished, _refused: the requests in `_finishing` that the next `FinishPartitionRequests` names, each with
             whether it forces a removal.
@@ -98,6 +99,7 @@ class PartitionCountChanges:
         self._questions: list[DescribeReplicas] = []
         self._ids = count(-1, -1)  # separate from the request ids of unclean elections
         self._finishing: set[tuple[str, TopicPartition]] = set()
+        self._malformed: set[str] = set()
         self._finished: dict[str, dict[TopicPartition, bool]] = {ADD: {}, REMOVE: {}}
         self._refused: list[Refusal] = []
 
@@ -117,7 +119,10 @@ class PartitionCountChanges:
         self._known = True
         requests = event.requests  # removals first: none is added to a topic that has a removal
         for refusal in requests.malformed:
-            self._refuse(refusal.kind, refusal.partition, refusal.error)
+            path = refusal.error.metadata.get("path", "")
+            if path not in self._malformed:
+                self._malformed.add(path)
+                self._refuse(refusal.kind, refusal.partition, refusal.error)
         removed, wanted = _by_topic(requests.removed), _by_topic(requests.added)
         for topic, added in wanted.items():
             self._finish_written(topic, added)
@@ -410,6 +415,7 @@ class PartitionCountChanges:
 
     def finished(self, event: ev.PartitionRequestsFinished) -> None:
         """Note that these nodes were deleted; a node that is read again is a new request."""
+        self._malformed.clear()
         self._finishing -= {(ADD, one) for one in event.added} | {(REMOVE, one) for one in event.removed}
 
     def _finish(self, kind: str, topic: str, forced: Mapping[int, bool]) -> None:

@@ -28,6 +28,7 @@ class ReassignmentEntries:
 
     Attributes:
         _under_way: every reassignment; read only here.
+        _malformed: why entries do not parse, until a removal of entries is confirmed; each is reported once.
         _unreadable: entries of topics that have been unreadable since this term began: they may be partly done.
         _finishing: entries to remove from the node, until the removal is confirmed. An entry that is seen again after
             that is new. _finished, _refused: the part of `_finishing` that the next `FinishReassignments` names.
@@ -37,6 +38,7 @@ class ReassignmentEntries:
         self._ctx = ctx
         self._under_way = under_way
         self._unreadable: set[PartitionReassignment] = set()
+        self._malformed: set[str] = set()
         self._finishing: set[PartitionReassignment] = set()
         self._finished: list[PartitionReassignment] = []
         self._refused: list[Refusal] = []
@@ -55,7 +57,9 @@ class ReassignmentEntries:
             if entry not in self._finishing and entry not in unreadable
         }
         for refusal in requests.malformed:
-            self._report(refusal)
+            if refusal.error.message not in self._malformed:
+                self._malformed.add(refusal.error.message)
+                self._report(refusal)
         changed = [entry for entry in accepted.values() if self._known(entry.partition) != entry]
         for entry, error in self._checked(changed, changed if resumed else self._unreadable):
             del accepted[entry.partition]
@@ -116,6 +120,7 @@ class ReassignmentEntries:
     def finished(self, entries: Iterable[PartitionReassignment]) -> None:
         """Note that these entries have left the node."""
         self._finishing.difference_update(entries)
+        self._malformed.clear()
 
     def effects(self) -> Iterator[FinishReassignments]:
         """Entries to remove from the node, each one once."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
-from tidemark.model import ErrorCode
+from tidemark.model import ErrorCode, Refusal, TidemarkError
 
 from tests.unit.core.controller.worlds.controller_world import World
 from tests.unit.core.controller.worlds.partition_count_world import (
@@ -256,3 +256,16 @@ def test_a_removal_ends_though_its_partition_is_written_into_a_reassignment_by_h
     assert partitions(world) == [0, 1]
     after = world.topics["orders"]
     assert (after.adding, after.removing, after.original) == ({}, {}, {})
+
+
+def test_malformed_requests_that_are_read_repeatedly_are_refused_once() -> None:
+    """Regression: the refusals of other requests were displaced."""
+    world = a_world()
+    malformed = TidemarkError(ErrorCode.INVALID_REQUEST, "malformed", {"path": "/admin/partitions_add/orders/x"})
+    for _ in range(2):
+        world.asked.malformed = [Refusal("partitions_add", P4, malformed), Refusal("reassign", None, malformed)]
+        for _ in range(3):
+            world.asked_seen()
+        world.settle()
+        assert not world.asked.malformed
+    assert [one.kind for one in world.asked.refusals] == ["reassign", "partitions_add"] * 2
