@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
@@ -166,14 +166,17 @@ class AddressChannels:
             channel = self._channels[address] = open_channel(address, self._identity)
         return channel
 
-    def note(self, cluster_id: str, broker: BrokerRegistration) -> None:
-        """Resolve the name again for the next call if the broker has restarted: a pod then has another address.
+    def note(self, cluster_id: str, live: Iterable[BrokerRegistration]) -> None:
+        """Resolve the names of brokers that have restarted again for the next call: a pod then has another address.
 
         Without a restart a channel keeps its address: while a part of the network is lost, name servers may not answer.
+
+        Args:
+            live: all brokers of the metadata.
         """
-        restarted = self._restarted.has_restarted(cluster_id, broker)
-        if restarted and (channel := self._channels.get(broker.address)) is not None:
-            cast("ReopeningChannel", channel).reopen()
+        for address in self._restarted.since_last(cluster_id, live):
+            if (channel := self._channels.get(address)) is not None:
+                cast("ReopeningChannel", channel).reopen()
 
     async def close(self) -> None:
         """Close all channels."""

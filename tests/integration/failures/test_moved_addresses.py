@@ -93,7 +93,7 @@ async def connected(prefix: str) -> tuple[GrpcServer, AddressChannels, str]:
     """A server, channels with a connection to it as a broker of epoch 7, and its address."""
     server = await serve("127.0.0.1", 0)
     channels, address = AddressChannels(), f"{prefix}/broker-0.test:{server.port}"
-    channels.note("c", broker(address, 7))
+    channels.note("c", [broker(address, 7)])
     await health_pb2_grpc.HealthStub(channels.get(address)).Check(health_pb2.HealthCheckRequest(), timeout=10)
     return server, channels, address
 
@@ -125,8 +125,8 @@ async def test_the_channel_of_a_restarted_broker_does_not_connect_to_the_former_
         await until(lambda: names.asked >= asked + 2, lambda: f"{names.asked}")  # gRPC resolves the name again
         names.address = "127.0.0.2"
         server = await serve("127.0.0.2", server.port)
-        channels.note("c", broker(address, 8))
-        channels.note("c", broker(address, 7))  # from a broker that is behind
+        channels.note("c", [broker(address, 8)])
+        channels.note("c", [broker(address, 7)])  # from a broker that is behind
         with silent(server.port):
             moved_s = time.monotonic()
             await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
@@ -142,7 +142,7 @@ async def test_a_lost_connection_needs_no_name_server() -> None:
         names.answers = False
         await server.stop(0)
         server = await serve("127.0.0.1", server.port)
-        channels.note("c", broker(address, 7))
+        channels.note("c", [broker(address, 7)])
         back_s = time.monotonic()
         await health.Check(health_pb2.HealthCheckRequest(), timeout=10, wait_for_ready=True)
         assert time.monotonic() - back_s < ATTEMPT_S

@@ -55,7 +55,7 @@ class BrokerCalls(Generic[Request, Response]):
         broker = view.brokers.get(broker_id)
         if broker is None:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not registered now; retry")
-        self._channels.note(view.cluster_id, broker)
+        self._channels.note(view.cluster_id, view.brokers.values())
         method, headers = self._method(self._channels.get(broker.address)), receiver_headers(view.cluster_id, broker_id)
         try:
             answer: Response = await method(request, timeout=self._deadline_s, metadata=headers)

@@ -463,8 +463,7 @@ class Cluster:
             _log.warning("the brokers are those of another cluster now: %s, not %s", *ids)
             self._others.clear()
         if self._view != before:
-            for broker in self._view.brokers.values():
-                self._channels.note(self._view.cluster_id, broker)
+            self._channels.note(self._view.cluster_id, self._view.brokers.values())
             self._notify()
 
     def _notify(self) -> None:

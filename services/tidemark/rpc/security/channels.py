@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import grpc
@@ -153,13 +153,25 @@ class RestartedBrokers:
 
     def __init__(self) -> None:
         self._epochs: dict[tuple[str, BrokerId, str], BrokerEpoch] = {}
+        self._live: Collection[tuple[str, BrokerId, str]] = ()
 
-    def has_restarted(self, cluster_id: str, broker: BrokerRegistration) -> bool:
-        """Note an epoch; whether it is higher than the known one. An epoch of stale metadata is lower."""
-        key = cluster_id, broker.broker_id, broker.address
-        known = self._epochs.get(key, broker.broker_epoch)
-        self._epochs[key] = max(known, broker.broker_epoch)
-        return broker.broker_epoch > known
+    def since_last(self, cluster_id: str, live: Iterable[BrokerRegistration]) -> list[str]:
+        """Note the live brokers; returns the addresses of those that have restarted since the last call.
+
+        A broker has restarted if its epoch is higher than the known one; an epoch of stale metadata is lower. With
+        access rules, clients receive no epochs: there, a broker has restarted if it was live before the last call, and
+        not at the last call.
+        """
+        before = self._live
+        present = {(cluster_id, broker.broker_id, broker.address): broker.broker_epoch for broker in live}
+        restarted = []
+        for key, epoch in present.items():
+            known = self._epochs.get(key)
+            if known is not None and (epoch > known or key not in before):
+                restarted.append(key[2])
+            self._epochs[key] = epoch if known is None else max(known, epoch)
+        self._live = present.keys()
+        return restarted
 
 
 class _Opened:
@@ -214,10 +226,11 @@ class BlockingChannels:
             with self._lock:
                 found.borrowers -= 1
 
-    def note(self, cluster_id: str, broker: BrokerRegistration) -> None:
-        """Resolve the name again for the next call if the broker has restarted, as `AddressChannels.note` does."""
+    def note(self, cluster_id: str, live: Iterable[BrokerRegistration]) -> None:
+        """Resolve the names of restarted brokers again for the next call, as `AddressChannels.note` does."""
         with self._lock:
-            unused = self._retire(broker.address) if self._restarted.has_restarted(cluster_id, broker) else []
+            restarted = self._restarted.since_last(cluster_id, live)
+            unused = [one for address in restarted for one in self._retire(address)]
         for one in unused:
             one.channel.close()
 
