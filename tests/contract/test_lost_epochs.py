@@ -175,13 +175,18 @@ async def test_the_node_of_a_broker_that_has_registered_again_is_left_alone(clus
     assert (await other.broker_epochs())[ONE].broker_epoch == epoch > was.broker_epoch
 
 
-async def test_the_epoch_of_an_edited_registration_is_not_counted_up_to(cluster: Cluster) -> None:
-    """Regression: the controller sent a write for each number, while the broker registered again."""
+@pytest.mark.parametrize("number", [0, 2_000])
+async def test_the_epoch_of_an_edited_registration_is_not_restored(cluster: Cluster, number: int) -> None:
+    """Regression: the controller sent a write for each number up to a higher one. After a lower one, the controller
+    created the node again with that version, so the broker registered under an epoch that it had had before.
+    """
     store, other = await cluster.store(), await cluster.store()
     term = await elected(other)
     await registered(store)
+    await session_ends(cluster, store)
+    await registered(store)
     was, live = (await other.broker_epochs())[ONE], (await other.live_brokers())[ONE]
-    edited = replace(live, broker_epoch=BrokerEpoch(2_000))
+    edited = replace(live, broker_epoch=BrokerEpoch(number))
     await cluster.corrupt("/brokers/ids/1", codecs.encode_registration(edited))
     assert not await other.restore_broker_epoch(term, edited, was)
     assert (await other.broker_epochs())[ONE] == was

@@ -87,7 +87,7 @@ async def restore(
     while True:
         found, live = await session.read_many([path, paths.broker(registration.broker_id)])  # of the same moment
         version = version_of(found)
-        is_edited = 0 <= version < epoch and version_of(live) > 0
+        is_edited = version >= 0 and version_of(live) > 0
         if version == epoch or is_edited or (version > epoch > _WRITES_AT_ONCE):
             return is_restored
         if live is not None and not _is_of(live, registration):
