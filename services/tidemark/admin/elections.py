@@ -117,14 +117,16 @@ class ElectionAdministration:
     async def _read(self, query: ElectionQuery) -> _Snapshot:
         everything = not query.partitions and not query.topics
         asked = sorted({*query.topics, *(partition.topic for partition in query.partitions)})
-        misnamed = {name: error for name in asked if (error := _misnamed(name)) is not None}
-        names = [name for name in asked if name not in misnamed]
+        errors = {name: error for name in asked if (error := _misnamed(name)) is not None}
+        names = [name for name in asked if name not in errors]
+        unreadable: set[str] = set()
         topics, deletions, live, epochs = await asyncio.gather(
-            self._store.topics(None if everything else names),
+            self._store.topics(None if everything else names, unreadable=None if everything else unreadable),
             self._store.requested_deletions(),
             self._store.live_brokers(),
             self._store.broker_epochs(),
         )
+        errors |= {name: _unreadable(name) for name in unreadable}
         there = {name: topic for name, topic in topics.items() if name not in deletions}
         snapshot = _Snapshot(
             BrokerFacts(
@@ -141,7 +143,7 @@ class ElectionAdministration:
         async for partition in InSlices(sorted(targets)):
             topic = there.get(partition.topic)
             if topic is None or partition not in known:
-                error = misnamed.get(partition.topic) or no_such_partition(partition, topic)
+                error = errors.get(partition.topic) or no_such_partition(partition, topic)
                 snapshot.settled[partition] = ElectionOutcome(partition, error=error)
                 continue
             versioned = states.get(partition)
@@ -403,6 +405,11 @@ def _misnamed(name: str) -> TidemarkError | None:
     except TidemarkError as error:
         return error
     return None
+
+
+def _unreadable(name: str) -> TidemarkError:
+    sentence = f"the ZooKeeper node of topic {name}, or the node of its settings, cannot be read: restore that first"
+    return TidemarkError(ErrorCode.INTERNAL, sentence, {"topic": name})
 
 
 def _listed(brokers: Iterable[int]) -> str:

@@ -165,11 +165,12 @@ class MetadataStore:
     ) -> Mapping[str, TopicDescription]:
         """The topics of `names` that exist (None: all topics), with their configs and schemas, pipelined.
 
-        Topics whose nodes do not parse are omitted and added to `unreadable`.
+        Topics whose nodes do not parse are omitted and added to `unreadable`; without that set, a topic of `names` is
+        refused.
         """
         if names is None:
             return await self._topics.read(self._watch(StoreEvent.TOPICS, watch), unreadable)
-        return await topic_nodes.read(self._session, names, self._watch(StoreEvent.TOPICS, watch))
+        return await topic_nodes.read(self._session, names, self._watch(StoreEvent.TOPICS, watch), unreadable)
 
     create_topic = _over_session(topic_nodes.create)
     add_schema = _over_session(schema_nodes.add)

@@ -49,10 +49,14 @@ def not_active(term: ControllerTerm) -> TidemarkError:
 
 
 async def read(
-    session: Session, names: Sequence[str], watch: Callable[[Any], None] | None = None
+    session: Session,
+    names: Sequence[str],
+    watch: Callable[[Any], None] | None = None,
+    unreadable: set[str] | None = None,
 ) -> Mapping[str, TopicDescription]:
     """Existing topics of `names` with their configs and schemas; `watch` is set on the list of topics and on each topic
-    read."""
+    read. A topic that does not parse is refused, or added to `unreadable`.
+    """
     if watch is not None:
         await session.children(paths.TOPICS, watch)
     wanted = list(dict.fromkeys(names))
@@ -63,8 +67,16 @@ async def read(
     else:
         nodes = await session.gather([session.get(path, watch) for path in [*topic_paths, *config_paths]])
     both = zip(wanted, nodes[: len(wanted)], nodes[len(wanted) :], strict=True)
-    found = [(topic_of(name, node, config), config) for name, node, config in both if node is not None]
-    asked = [schema_nodes.Asked(topic, config) for topic, config in found]
+    asked = []
+    for name, node, config in both:
+        if node is None:
+            continue
+        try:
+            asked.append(schema_nodes.Asked(topic_of(name, node, config), config))
+        except TidemarkError:
+            if unreadable is None:
+                raise
+            unreadable.add(name)
     return {topic.topic: topic for topic in await schema_nodes.with_schemas(session, asked)}
 
 

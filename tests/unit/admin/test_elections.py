@@ -209,6 +209,18 @@ async def test_a_request_for_many_partitions_lets_other_calls_run_and_logs_few(
     assert (len(vars(line)["partitions"]), vars(line)["partitions_count"]) == (100, count)
 
 
+async def test_a_topic_with_a_damaged_node_is_refused_and_other_topics_are_elected(cluster: Cluster) -> None:
+    """Regression: the whole request was refused."""
+    await cluster.led(T0, 1, 0, 1)
+    await cluster.store.create_topic(replace(cluster.topic, topic="u", topic_id="id-u"))
+    cluster.zookeeper.corrupt("/brokers/topics/u", b"\xff")
+    hurt = TopicPartition("u", 0)
+    for topics in ([], ["u"]):
+        outcomes = await cluster.elect(PREFERRED, T0, hurt, topics=topics, validate_only=True)
+        assert codes(outcomes) == [None, *[ErrorCode.INTERNAL] * (1 + len(topics))]
+    assert "node of topic u" in sentences(outcomes)[0]
+
+
 async def test_controller_gets_only_partitions_that_need_an_election(
     cluster: Cluster,
 ) -> None:
