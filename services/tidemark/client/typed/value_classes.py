@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -50,27 +50,41 @@ def _takes_names(validate: Callable[..., Any]) -> bool:
         return False
 
 
-def _model_maker(model: Any, validate: Callable[..., Any]) -> MakeValue:
+def _model_maker(model: type, validate: Callable[..., Any]) -> MakeValue:
     """Columns are names of fields, or aliases; pydantic prefers an alias, even to a field of that name."""
-    if not _crosses(model, set()):
+    models: dict[type, dict[str, set[str]]] = {}
+    _add_models(model, models)
+    fields = [field for found in models.values() for field in found.items()]
+    if not any((aliases - {name}) & found.keys() for found in models.values() for name, aliases in found.items()):
         return partial(validate, **_BY_BOTH)
-    aliases = {_alias(field) for field in model.model_fields.values()} - model.model_fields.keys()
-    return lambda row: validate(row, **(_BY_NAMES if aliases.isdisjoint(row) else _BY_BOTH))
+    only = {alias for _, aliases in fields for alias in aliases} - {name for name, _ in fields}
+    return lambda row: validate(row, **(_BY_NAMES if only.isdisjoint(_columns(row)) else _BY_BOTH))
 
 
-def _crosses(hint: Any, seen: set[type]) -> bool:
-    """Whether a model in this type has a field whose alias is the name of another field."""
+def _add_models(hint: Any, models: dict[type, dict[str, set[str]]]) -> None:
+    """Add the models in this type, with the aliases of their fields by name."""
     parts = typing.get_args(hint)
-    if isinstance(hint, type) and hint not in seen and isinstance(fields := getattr(hint, "model_fields", None), dict):
-        seen.add(hint)
-        if any(name != _alias(field) in fields for name, field in fields.items()):
-            return True
-        parts = tuple(field.annotation for field in fields.values())
-    return any(_crosses(part, seen) for part in parts)
+    if isinstance(hint, type) and hint not in models and isinstance(found := getattr(hint, "model_fields", None), dict):
+        models[hint] = {name: _aliases(field) for name, field in found.items()}
+        parts = tuple(field.annotation for field in found.values())
+    for part in parts:
+        _add_models(part, models)
 
 
-def _alias(field: Any) -> str | None:
-    return field.validation_alias if isinstance(field.validation_alias, str) else None  # not one of several
+def _aliases(field: Any) -> set[str]:
+    """Columns that pydantic prefers to the field's name: of one alias, or of AliasChoices and AliasPaths."""
+    choices = getattr(field.validation_alias, "choices", [field.validation_alias])
+    return {getattr(one, "path", [one])[0] for one in choices} - {None}
+
+
+def _columns(value: Any) -> Iterator[str]:
+    """The columns of a row, and of the rows in it."""
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _columns(one)
 
 
 def _dataclass_maker(kind: type, made: dict[type, MakeValue]) -> MakeValue:

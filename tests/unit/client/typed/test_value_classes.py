@@ -115,6 +115,16 @@ class Swapped(pydantic.BaseModel):
     stand: int = pydantic.Field(alias="gate")
 
 
+class CrossedByChoices(pydantic.BaseModel):
+    gate: Optional[int] = pydantic.Field(None, alias="stand")  # noqa: UP045
+    stand: int = pydantic.Field(validation_alias=pydantic.AliasChoices("spot", pydantic.AliasPath("spots", 0)))
+
+
+class Choosing(pydantic.BaseModel):
+    gate: int = pydantic.Field(validation_alias=pydantic.AliasChoices("stand", "spot"))
+    stand: int = 0
+
+
 class AroundCrossed(pydantic.BaseModel):
     inner: list[Crossed]
 
@@ -125,8 +135,13 @@ def test_a_column_with_the_name_of_a_field_is_not_taken_for_the_alias_of_another
     assert made(Crossed, row | {"x": 3}) == crossed
     assert made(Crossed, row | {"inner": [row]}) == crossed.model_copy(update={"inner": [crossed]})
     assert made(AroundCrossed, {"inner": [row]}) == AroundCrossed.model_construct(inner=[crossed])
+    assert made(AroundCrossed, {"inner": [{"stand": 1, "spot": 2}]}) == AroundCrossed.model_construct(inner=[crossed])
     assert made(Swapped, row) == swapped
     assert made(Crossed, {"stand": 1, "spot": 2}) == crossed, "a column that is an alias only"
+    by_choices = CrossedByChoices(stand=1, spot=2)
+    for columns in (row, {"stand": 1, "spot": 2}, {"stand": 1, "spots": [2]}):
+        assert made(CrossedByChoices, columns) == by_choices
+    assert made(Choosing, row) == Choosing(spot=1).model_copy(update={"stand": 2})
 
 
 def test_a_row_that_makes_no_instance_is_an_error_with_its_place() -> None:
