@@ -32,6 +32,9 @@ PARENT = textwrap.dedent(
         async with aio.Producer(bootstrap):
             return None
 
+    async def awaited(handle):
+        return await asyncio.wait_for(handle, 10)
+
     producer, consumer = Producer(bootstrap), Consumer(bootstrap)
     consumer.assign(topic)
     producer.send(topic, b"parent").result(10)
@@ -44,6 +47,7 @@ PARENT = textwrap.dedent(
             "send": outcome(lambda: producer.send(topic, b"child")),
             "flush": outcome(producer.flush),
             "result": outcome(lambda: handle.result(10)),
+            "await": outcome(lambda: asyncio.run(awaited(handle))),
             "poll": outcome(lambda: consumer.poll(1)),
             "new": outcome(lambda: Producer(bootstrap)),
             "async": outcome(lambda: asyncio.run(of_its_own())),
@@ -79,6 +83,7 @@ async def test_a_forked_process_is_refused_at_once_and_its_parent_continues(tmp_
         "send": ClientClosedError,
         "flush": ClientClosedError,
         "result": InvalidRequestError,
+        "await": InvalidRequestError,
         "poll": ClientClosedError,
         "new": InvalidRequestError,
         "async": InvalidRequestError,

@@ -202,8 +202,7 @@ class PendingBatch:
         """
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
-        if not self._done:
-            check_not_lost_by_fork()  # the copy of a forked child never gets an outcome
+        self._check_not_forked()
         with self._lock:
             if self._done:
                 return
@@ -220,13 +219,18 @@ class PendingBatch:
             )
 
     def wait_async(self) -> Generator[Any, None, None]:
-        """Wait for the outcome of the batch on the event loop."""
+        """Wait for the outcome of the batch on the event loop; raises INVALID_REQUEST in a forked child."""
+        self._check_not_forked()
         with self._lock:
             if self._done:
                 return
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._futures.append(future)
         yield from future
+
+    def _check_not_forked(self) -> None:
+        if not self._done:
+            check_not_lost_by_fork()  # the copy of a forked child never gets an outcome
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Call `callback` on the client's event loop when the batch has its outcome; immediately if it has one now."""
