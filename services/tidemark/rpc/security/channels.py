@@ -167,7 +167,7 @@ class RestartedBrokers:
         restarted = []
         for key, epoch in present.items():
             known = self._epochs.get(key)
-            if known is not None and (epoch > known or key not in before):
+            if known is not None and (epoch > known or (not epoch and key not in before)):
                 restarted.append(key[2])
             self._epochs[key] = epoch if known is None else max(known, epoch)
         self._live = present.keys()

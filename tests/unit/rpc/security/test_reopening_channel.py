@@ -186,3 +186,10 @@ def test_a_broker_without_an_epoch_has_restarted_when_it_is_live_again() -> None
     seen = [restarted.since_last("c", live) for live in (one, both, both, one, one, both, both)]
     assert seen == [[], [], [], [], [], ["h:1"], []]
     assert restarted.since_last("another", both) == []
+
+
+def test_a_broker_of_the_same_epoch_has_not_restarted_when_it_is_live_again() -> None:
+    """A channel to a broker that lives keeps its address, since name servers may not answer."""
+    broker, restarted = BrokerRegistration(BrokerId(0), "h", 1, BrokerEpoch(7)), RestartedBrokers()
+    assert [restarted.since_last("c", live) for live in ([broker], [], [broker])] == [[], [], []]
+    assert restarted.since_last("c", [replace(broker, broker_epoch=BrokerEpoch(8))]) == ["h:1"]
