@@ -10,7 +10,8 @@ from typing import Final
 from tidemark.broker.clients.internal_appends import InternalAppends
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
-from tidemark.model import TidemarkError, TopicPartition
+from tidemark.core.transactions.state import LAST_EPOCH
+from tidemark.model import TidemarkError, TopicPartition, invalid_request
 from tidemark.record.markers import EndMarker
 from tidemark.rpc import errors
 from tidemark.v1 import transaction_service_pb2 as pb
@@ -49,6 +50,8 @@ class MarkerWriter:
     async def _write_one(self, marker: pb.TransactionMarker, wanted: pb.TransactionPartition) -> pb.MarkerOutcome:
         partition = TopicPartition(wanted.topic, wanted.partition)
         try:
+            if not 0 <= marker.producer.producer_epoch <= LAST_EPOCH + 1:
+                raise invalid_request(f"a marker has a producer_epoch from 0 to {LAST_EPOCH + 1}")
             self._lease.check(partition)
             await self._appends.append_marker(
                 partition,

@@ -36,13 +36,13 @@ class Leader:
             raise TidemarkError(ErrorCode.NOT_LEADER, "the lease has expired")
 
 
-async def written(leader: Leader, *partitions: int) -> list[str]:
+async def written(leader: Leader, *partitions: int, producer_epoch: int = 3) -> list[str]:
     """The codes of the outcomes."""
     writer = MarkerWriter(cast(InternalAppends, leader), MetadataCache(""), cast(Lease, leader), lambda: 5)
     request = pb.WriteMarkersRequest()
     for commit in (True, False):
         request.markers.add(
-            producer=pb.ProducerIdentity(producer_id=7, producer_epoch=3),
+            producer=pb.ProducerIdentity(producer_id=7, producer_epoch=producer_epoch),
             commit=commit,
             coordinator_epoch=4,
             partitions=[pb.TransactionPartition(topic="a", topic_id="a-id", partition=one) for one in partitions],
@@ -77,3 +77,12 @@ async def test_a_broker_that_loses_the_lease_during_the_append_does_not_acknowle
     leader = Leader()
     leader.loses_lease = True
     assert await written(leader, 0) == ["NOT_LEADER"] * 2
+
+
+async def test_a_marker_whose_epoch_no_batch_can_have_is_refused() -> None:
+    """Regression: the answer was INTERNAL, for the other markers of the request, too."""
+    leader = Leader()
+    assert await written(leader, 0, producer_epoch=32_767) == [""] * 2
+    for epoch in (-1, 32_768):
+        assert await written(leader, 0, producer_epoch=epoch) == ["INVALID_REQUEST"] * 2
+    assert len(leader.appended) == 2
