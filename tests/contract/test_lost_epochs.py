@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tidemark.model import (
@@ -162,6 +163,43 @@ async def test_the_node_of_a_live_broker_that_was_written_gets_the_version_and_c
     assert not await other.restore_broker_epoch(term, live, was)
     await session_ends(cluster, store)
     assert await registered(store) == was.broker_epoch + 1
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_node_of_many_registrations_is_restored_and_no_epoch_is_used_again_if_the_controller_fails_meanwhile(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    """Regression: a written node of more than 400 registrations stayed, and a part of the writes led to used epochs."""
+    store, other = await cluster.store(), await cluster.store()
+    await in_sync(other, 900)
+    await registered(store)
+    await session_ends(cluster, store)
+    epoch = await registered(store)
+    term = await elected(other)
+    was, live = (await other.broker_epochs())[ONE], (await other.live_brokers())[ONE]
+    assert was.unclean_at < was.broker_epoch == epoch
+
+    async def hurt() -> None:
+        await (removed_by_hand(cluster, NODE) if is_deleted else cluster.corrupt(NODE, b""))
+
+    await hurt()
+    assert await other.restore_broker_epoch(term, live, was)
+    assert (await other.broker_epochs())[ONE] == was
+    await hurt()
+    commit, commits = other._session.commit, []
+
+    async def one_commit(build: Any) -> Any:
+        commits.append(build)
+        if len(commits) > 1:
+            raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "no answer")
+        return await commit(build)
+
+    monkeypatch.setattr(other._session, "commit", one_commit)
+    with raises_code(ErrorCode.COORDINATION_UNAVAILABLE):
+        await other.restore_broker_epoch(term, live, was)
+    assert (await other.broker_epochs())[ONE].broker_epoch < epoch
+    await session_ends(cluster, store)
+    assert await registered(store) == epoch + 1
 
 
 async def test_the_node_of_a_broker_that_has_registered_again_is_left_alone(cluster: Cluster) -> None:

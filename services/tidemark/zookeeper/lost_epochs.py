@@ -83,12 +83,14 @@ async def restore(
     """
     path, epoch = paths.broker_epoch(registration.broker_id), registration.broker_epoch
     content = codecs.encode_broker_epoch(registration.directory_ids, was.unclean_at, was.lost_at, was.crashed_at)
+    later = BrokerEpoch(epoch + 1)
+    part = codecs.encode_broker_epoch((), later, later, later)  # `make_up` raises this node if the broker registers
     lives, is_restored = Check(paths.broker(registration.broker_id)), False
     while True:
         found, live = await session.read_many([path, paths.broker(registration.broker_id)])  # of the same moment
         version = version_of(found)
         is_edited = version >= 0 and version_of(live) > 0
-        if version == epoch or is_edited or (version > epoch > _WRITES_AT_ONCE):
+        if version == epoch or is_edited:
             return is_restored
         if live is not None and not _is_of(live, registration):
             return is_restored
@@ -96,7 +98,8 @@ async def restore(
         if version > epoch:
             operations.append(Delete(path, version))
             version = -1
-        await commit_of(session, term, [*operations, *_raising(path, content, version, epoch)])
+        is_last = epoch <= max(version, 0) + _WRITES_AT_ONCE
+        await commit_of(session, term, [*operations, *_raising(path, content if is_last else part, version, epoch)])
         is_restored = True
 
 
