@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation.groups.lives import GROUP_MUTANTS
 from tests.simulation.lives import live
-from tests.simulation.mutants.catalogue import MUTANTS, WORLDS_MAX, Mutant, catch, seeds_for
+from tests.simulation.mutants.catalogue import MUTANTS, SHOWN_BY, WORLDS_MAX, Mutant, catch, seeds_for
 from tests.simulation.plan import Recipe, draw
 from tests.simulation.recipes import RECIPES
 from tests.simulation.shrink import shrink, story
@@ -60,3 +60,9 @@ def test_the_page_of_guarantees_names_every_mutant_and_the_rule_it_breaks() -> N
     of_groups = [(mutant.name, mutant.rule) for mutant in GROUP_MUTANTS]
     of_transactions = [(mutant.name, mutant.rule) for mutant in TRANSACTION_MUTANTS]
     assert named == [(mutant.name, mutant.rule) for mutant in MUTANTS] + of_groups + of_transactions
+
+
+def test_the_page_of_guarantees_has_the_recorded_world_of_each_mutant() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
+    worlds = dict(re.findall(r"^\| `(\w+)`: [^|]+ \| [^|]+ \| [^|]+ \| (\d+) \|$", page, re.MULTILINE))
+    assert {name: int(worlds[name]) for name in SHOWN_BY} == {name: seed + 1 for name, seed in SHOWN_BY.items()}

@@ -84,7 +84,7 @@ def catch(mutant: Mutant, seeds: Iterable[int] = range(WORLDS_MAX)) -> Caught | 
     return None
 
 
-_SHOWN_BY = {
+SHOWN_BY = {
     "truncates_to_the_high_watermark": 27,
     "reconciles_in_one_round": 64,
     "keeps_producers_when_cut": 6,
@@ -121,7 +121,7 @@ _SHOWN_BY = {
 
 def seeds_for(mutant: Mutant) -> Iterable[int]:
     """The recorded seed, then all others: another order of events may need another world."""
-    recorded = _SHOWN_BY.get(mutant.name)
+    recorded = SHOWN_BY.get(mutant.name)
     return chain(() if recorded is None else (recorded,), range(WORLDS_MAX))
 
 
