@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
 from tidemark.model import NO_LEADER, ErrorCode, TopicPartition
 from tidemark.ports import StoreEvent, WriteOutcome
 
@@ -101,3 +102,16 @@ async def test_a_registration_waits_until_the_parent_of_registrations_is_restore
     await other.restore_parents()
     assert await registering == 0
     assert set(await other.live_brokers()) == {ONE}
+
+
+@pytest.mark.parametrize("content", [b"\xff", b'{"id":7,"address":"h:1"}'])
+async def test_a_controller_node_of_no_session_is_no_controller_and_prevents_no_election(
+    cluster: Cluster, content: bytes
+) -> None:
+    """Regression: after an operator had created the node without a session, no controller was elected any more."""
+    store = await cluster.store()
+    await store._session.commit(lambda multi: multi.create("/controller", content))
+    assert await store.controller(watch=True) is None
+    term = await elected(store)
+    assert await store.controller() == (term.controller_id, "host:100", 5_000)
+    assert await elected(store) == term

@@ -39,15 +39,16 @@ async def elect(
         # The epoch is read first: an election after this read raises the epoch, and this multi fails.
         found_epoch = await session.get(paths.CONTROLLER_EPOCH)
         held = await session.get(paths.CONTROLLER)
-        if held is not None:
-            if held[1].ephemeralOwner != session.session_id:
-                return None
+        owner = 0 if held is None else held[1].ephemeralOwner  # 0 also for a znode that was created manually
+        if owner not in (0, session.session_id):
+            return None
+        if owner:
             # An earlier attempt of this session may have succeeded after the read of the epoch. While this session's
             # znode exists no other controller is elected, so the present controller epoch is this controller's.
             found_epoch = await session.get(paths.CONTROLLER_EPOCH)
         known = _number(paths.CONTROLLER_EPOCH, found_epoch, _EPOCH, _EPOCH_MAX)
         version = version_of(found_epoch)
-        if held is not None and known is not None:
+        if owner and known is not None:
             return ControllerTerm(controller_id, ControllerEpoch(known), version)
         epoch = (await _lost_epoch(session) if known is None else known) + 1
         node = codecs.encode_controller(controller_id, address, election_wait_ms)
@@ -86,11 +87,13 @@ async def _lost_epoch(session: Session) -> int:
 
 
 async def current(session: Session, watch: Callable[[Any], None] | None) -> ControllerInfo | None:
-    """The content of /controller; the watch also fires on its creation."""
+    """The content of /controller, unless no session has that znode; the watch also fires on its creation."""
     if watch is not None and not await session.exists(paths.CONTROLLER, watch):
         return None
     found = await session.get(paths.CONTROLLER)
-    return None if found is None else codecs.decode_controller(paths.CONTROLLER, found[0])
+    if found is None or not found[1].ephemeralOwner:
+        return None  # no session has a znode that was created manually
+    return codecs.decode_controller(paths.CONTROLLER, found[0])
 
 
 async def resign(session: Session, term: ControllerTerm) -> None:

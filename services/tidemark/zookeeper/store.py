@@ -246,7 +246,7 @@ class MetadataStore:
     elect_controller = _over_session(election.elect)
 
     async def controller(self, *, watch: bool = False) -> ControllerInfo | None:
-        """The content of /controller; None without a node."""
+        """The content of /controller; None without a node, or with one that was created manually."""
         return await election.current(self._session, self._watch(StoreEvent.CONTROLLER, watch))
 
     resign = _over_session(election.resign)
