@@ -267,7 +267,7 @@ class LocalCluster:
                     if not service.running:
                         raise service.died("ended")
                     address = self.address(name)
-                    if _is_healthy(address) if name == CONSOLE else _is_serving(channels.get(address), name):
+                    if _is_healthy(address) if name == CONSOLE else _is_serving(channels, address, name):
                         del waiting[name]
                 if waiting and time.monotonic() > deadline_s:
                     raise _not_serving(waiting.values(), timeout_s)
@@ -407,12 +407,13 @@ def _by_name(addresses: Mapping[Listener, str]) -> str:
     return ",".join(f"{listener}://{address}" for listener, address in addresses.items())
 
 
-def _is_serving(channel: grpc.Channel, name: str) -> bool:
+def _is_serving(channels: BlockingChannels, address: str, name: str) -> bool:
     kind = name.partition("-")[0]
     request = health_pb2.HealthCheckRequest(service=f"tidemark.v1.{kind.capitalize()}Service")
-    health: Any = health_pb2_grpc.HealthStub(channel)
     try:
-        answer = health.Check(request, timeout=_HEALTH_TIMEOUT_S)
+        with channels.lent(address) as channel:
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            answer = health.Check(request, timeout=_HEALTH_TIMEOUT_S)
     except grpc.RpcError:
         return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -196,43 +196,46 @@ class BlockingChannels:
         self._options = list(options)
         self._lock = threading.Lock()
         self._channels: dict[str, _Opened] = {}
-        self._retired: dict[str, list[_Opened]] = {}
+        self._retired: set[_Opened] = set()
+        """Former channels, each until its last borrower returns the channel."""
         self._restarted = RestartedBrokers()
         self._closed = False
 
-    def get(self, address: str) -> grpc.Channel:
-        """The channel to an address. A former channel stays open for its calls until the next change.
+    @contextlib.contextmanager
+    def lent(self, address: str) -> Iterator[grpc.Channel]:
+        """The channel to an address, which no change closes before the exit.
 
         Raises:
             ValueError: these channels are closed, as gRPC's calls on a closed channel.
         """
         with self._lock:
             found, unused = self._opened(address)
-        for one in unused:
-            one.channel.close()
-        return found.channel
-
-    @contextlib.contextmanager
-    def lent(self, address: str) -> Iterator[grpc.Channel]:
-        """The channel to an address, which no change closes before the exit; raises as `get`."""
-        with self._lock:
-            found, unused = self._opened(address)
             found.borrowers += 1
         try:
-            for one in unused:
-                one.channel.close()
+            _close(unused)
             yield found.channel
         finally:
             with self._lock:
                 found.borrowers -= 1
+                unused = [found] if found in self._retired and not found.borrowers else []
+                self._retired.difference_update(unused)
+            _close(unused)
 
     def note(self, cluster_id: str, live: Iterable[BrokerRegistration]) -> None:
         """Resolve the names of restarted brokers again for the next call, as `AddressChannels.note` does."""
         with self._lock:
             restarted = self._restarted.since_last(cluster_id, live)
             unused = [one for address in restarted for one in self._retire(address)]
-        for one in unused:
-            one.channel.close()
+        _close(unused)
+
+    def close(self) -> None:
+        """Close all channels and their connections."""
+        with self._lock:
+            self._closed = True
+            opened = [*self._channels.values(), *self._retired]
+            self._retired.clear()
+            self._channels.clear()
+        _close(opened)
 
     def _opened(self, address: str) -> tuple[_Opened, list[_Opened]]:
         """The channel with the newest files, and channels to close."""
@@ -253,23 +256,16 @@ class BlockingChannels:
         return found, unused
 
     def _retire(self, address: str) -> list[_Opened]:
-        """Open another channel at the next call; returns the former channels that have no borrower."""
+        """Open another channel at the next call; returns the former channel if it has no borrower."""
         known = self._channels.pop(address, None)
-        if known is None:
-            return []
-        former = self._retired.get(address, [])
-        self._retired[address] = [*(one for one in former if one.borrowers), known]
-        return [one for one in former if not one.borrowers]
+        if known is not None and known.borrowers:
+            self._retired.add(known)
+        return [] if known is None or known.borrowers else [known]
 
-    def close(self) -> None:
-        """Close all channels and their connections."""
-        with self._lock:
-            self._closed = True
-            opened = [*self._channels.values(), *(one for former in self._retired.values() for one in former)]
-            self._retired.clear()
-            self._channels.clear()
-        for one in opened:
-            one.channel.close()
+
+def _close(opened: Iterable[_Opened]) -> None:
+    for one in opened:
+        one.channel.close()
 
 
 def reopening(identity: TlsIdentity | None, open_with: Open) -> grpc.aio.Channel:

@@ -129,52 +129,65 @@ async def test_an_unused_channel_closes_at_once_after_a_change(authority: Author
     assert all(one.closed for one in opened), "close ends running calls too"
 
 
-def test_blocking_channels_keep_one_former_channel_for_its_calls(authority: Authority) -> None:
+def lent(channels: BlockingChannels) -> grpc.Channel:
+    with channels.lent("127.0.0.1:1") as channel:
+        return channel
+
+
+def is_closed(channel: grpc.Channel) -> bool:
+    try:
+        channel.unary_unary("/a/B")(b"", timeout=0)
+    except ValueError:
+        return True
+    except grpc.RpcError:
+        return False
+    raise AssertionError("no server answers")
+
+
+def test_a_blocking_channel_is_closed_when_its_files_have_changed(authority: Authority) -> None:
     channels = BlockingChannels(reissued(authority), CHANNEL_OPTIONS)
-    first = channels.get("127.0.0.1:1")
-    assert channels.get("127.0.0.1:1") is first
+    first = lent(channels)
+    assert lent(channels) is first
+    assert not is_closed(first)
     reissued(authority)
-    second = channels.get("127.0.0.1:1")
+    second = lent(channels)
     assert second is not first
-    reissued(authority)
-    assert channels.get("127.0.0.1:1") not in (first, second)
-    with pytest.raises(ValueError, match="closed"):
-        first.unary_unary("/a/B")(b"")
+    assert is_closed(first)
     channels.close()
+    assert is_closed(second)
     with pytest.raises(ValueError, match="closed"):
-        second.unary_unary("/a/B")(b"")
+        lent(channels)
 
 
 def test_a_lent_blocking_channel_stays_open_through_every_change(authority: Authority) -> None:
     """A call of a blocking client may last longer than the time between two restarts of a broker."""
     channels = BlockingChannels(reissued(authority), CHANNEL_OPTIONS)
     with channels.lent("127.0.0.1:1") as first:
-        for _ in range(3):
-            reissued(authority)
-            assert channels.get("127.0.0.1:1") is not first
-        with pytest.raises(grpc.RpcError):
-            first.unary_unary("/a/B")(b"", timeout=0)
-    reissued(authority)
-    channels.get("127.0.0.1:1")
-    with pytest.raises(ValueError, match="closed"):
-        first.unary_unary("/a/B")(b"")
-    channels.close()
-    with pytest.raises(ValueError, match="closed"):
-        channels.get("127.0.0.1:1")
+        with channels.lent("127.0.0.1:1"):
+            for _ in range(3):
+                reissued(authority)
+                assert lent(channels) is not first
+        assert not is_closed(first), "of two borrowers, one is left"
+    assert is_closed(first)
+    with channels.lent("127.0.0.1:1") as last:
+        reissued(authority)
+        lent(channels)
+        channels.close()
+        assert is_closed(last), "a close ends running calls too"
 
 
 def test_blocking_channels_open_another_channel_after_a_restart_of_the_broker_only() -> None:
-    channels, address = BlockingChannels(None, CHANNEL_OPTIONS), "127.0.0.1:1"
+    channels = BlockingChannels(None, CHANNEL_OPTIONS)
     broker = BrokerRegistration(BrokerId(0), "127.0.0.1", 1, BrokerEpoch(7))
     channels.note("c", [broker])
-    first = channels.get(address)
+    first = lent(channels)
     channels.note("c", [broker, replace(broker, port=2, broker_epoch=BrokerEpoch(9))])
-    assert channels.get(address) is first
+    assert lent(channels) is first
     channels.note("c", [replace(broker, broker_epoch=BrokerEpoch(8))])
-    second = channels.get(address)
-    assert second is not first
+    assert is_closed(first)
+    second = lent(channels)
     channels.note("c", [broker])  # from a broker that is behind
-    assert channels.get(address) is second
+    assert lent(channels) is second
     channels.close()
 
 
