@@ -86,6 +86,25 @@ async def test_a_close_that_is_cancelled_leaves_nothing_behind(cluster: FakeClus
     assert left_behind() == []
 
 
+@pytest.mark.parametrize("later", range(1, 8))
+@pytest.mark.parametrize("kind", [Consumer, Producer])
+async def test_a_close_that_is_cancelled_at_any_wait_closes_everything(
+    cluster: FakeCluster, kind: type[Consumer | Producer], later: int
+) -> None:
+    """Regression: the metadata stream went on, and its connection stayed open."""
+    one = kind(cluster.bootstrap)
+    await one.start()
+    await one.cluster.topic(TOPIC, timeout_s=IN_TIME_S)
+    await cluster.until(lambda: bool(cluster.watchers))
+    closing = asyncio.ensure_future(one.close())
+    await turns(later)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    await turns()
+    assert left_behind() == []
+    assert one.cluster._channels._channels == {}
+
+
 @pytest.mark.parametrize("later", range(8))
 async def test_a_close_that_is_cancelled_twice_can_be_repeated(cluster: FakeCluster, later: int) -> None:
     """The second cancellation comes while the first one stops the sender."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
@@ -168,14 +169,13 @@ class Consumer(Lifecycle):
         for task in self._tasks:
             task.cancel()
         fetcher, self._started, self._delivery = self._started, None, None
-        try:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        finally:
-            if fetcher is not None:
-                await fetcher.stop()
+        async with contextlib.AsyncExitStack() as ending:  # a cancellation ends one wait, and skips no step
+            ending.push_async_callback(self.cluster.close)
             if self._typed_topics is not None:
-                await self._typed_topics.schemas.close()
-            await self.cluster.close()
+                ending.push_async_callback(self._typed_topics.schemas.close)
+            if fetcher is not None:
+                ending.push_async_callback(fetcher.stop)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def _fetcher(self) -> Fetcher:

@@ -155,16 +155,14 @@ class Producer(Lifecycle):
             transactions, self._transactions = self._transactions, None
             if self._forgotten is not None:
                 self._forgotten.detach()
-            try:
+            async with contextlib.AsyncExitStack() as ending:  # a cancellation ends one wait, and skips no step
+                ending.push_async_callback(self.cluster.close)
+                ending.push_async_callback(self._formats.schemas.close)
                 if sender is not None:
-                    with contextlib.suppress(TimeoutError):  # the remaining records fail below
+                    ending.push_async_callback(sender.stop)
+                    with contextlib.suppress(TimeoutError):  # the remaining records fail at the stop
                         async with timeout(timeout_s):
                             await (sender.flush(later=True) if transactions is None else transactions.close())
-            finally:
-                if sender is not None:
-                    await sender.stop()
-                await self._formats.schemas.close()
-                await self.cluster.close()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -188,8 +188,10 @@ class Cluster:
         tasks = [task for task in (self._refreshing, self._watching) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._channels.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await self._channels.close()
 
     def stub(self, address: str) -> BrokerServiceAsyncStub:
         """Return the stub of the broker at an address; raises CLIENT_CLOSED."""
