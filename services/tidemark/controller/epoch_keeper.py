@@ -25,14 +25,16 @@ class EpochKeeper:
         self._known: dict[BrokerId, BrokerEpochRecord] = {}
 
     async def read(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> Mapping[BrokerId, BrokerEpochRecord]:
-        """Read all nodes, and fill in missing nodes of live brokers with the last known record.
+        """Read all nodes, and use the last known record instead of missing and lower ones of live brokers.
 
         Without a known record, no state from before the present registration counts. The caller read `brokers`
         before this call, so a broker may have registered again since.
         """
         found = await self._store.broker_epochs()
         later = {one: record for one, record in found.items() if one in brokers and _is_later(record, brokers[one])}
-        self._known |= {one: record for one, record in found.items() if one not in later}
+        self._known |= {
+            one: record for one, record in found.items() if one not in brokers or _is_of(record, brokers[one])
+        }
         for broker, registration in brokers.items():
             known = self._known.get(broker)
             if known is None or known.broker_epoch < registration.broker_epoch:
@@ -46,10 +48,10 @@ class EpochKeeper:
         any_restored = False
         for broker, registration in brokers.items():
             record = found.get(broker)
-            if record is not None and record.broker_epoch == registration.broker_epoch:
+            if record is not None and _is_of(record, registration):
                 continue
             known = self._known.get(broker)
-            was = known if known is not None and known.broker_epoch == registration.broker_epoch else None
+            was = known if known is not None and _is_of(known, registration) else None
             if not await self._store.restore_broker_epoch(
                 self._term, registration, was or _nothing_trusted(registration)
             ):
@@ -64,6 +66,10 @@ class EpochKeeper:
                 },
             )
         return any_restored
+
+
+def _is_of(record: BrokerEpochRecord, registration: BrokerRegistration) -> bool:
+    return record.broker_epoch == registration.broker_epoch
 
 
 def _is_later(record: BrokerEpochRecord, registration: BrokerRegistration) -> bool:
