@@ -272,7 +272,7 @@ class BlockingCluster:
         try:
             with self._channels.lent(address) as channel:
                 yield channel
-        except ValueError:  # of gRPC for a channel that is closed
+        except (ValueError, grpc.RpcError):  # of gRPC for a channel that is closed, before a call or during one
             if self.is_closed:
                 raise _closed() from None
             raise

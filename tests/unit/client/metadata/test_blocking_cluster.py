@@ -121,3 +121,12 @@ def test_a_reader_that_another_thread_closes_before_a_call_raises_client_closed(
             ranges.offsets({where: "latest"})
         else:
             replicas.read(BrokerAddress("127.0.0.1:1", ()), where, ReplicaIdentity("id", "i"))
+
+
+def test_a_call_in_flight_ends_with_client_closed_as_another_thread_closes_the_client() -> None:
+    """Regression: a read of a replica ended with BROKER_NOT_AVAILABLE, although its broker was live."""
+    cluster = BlockingCluster("127.0.0.1:1", deadline_s=60.0)
+    with raises_code(ErrorCode.CLIENT_CLOSED), cluster.channel("127.0.0.1:1") as channel:
+        call = channel.unary_unary("/a/B").future(b"", wait_for_ready=True, timeout=PATIENCE_S)
+        cluster.close()
+        call.result()
