@@ -92,6 +92,8 @@ class ActiveTerm:
         """Notifications before the end of the first read in `start`; they are processed after it."""
         self._requests_unread = True
         """Whether no partition request has been read in this term."""
+        self._told: dict[str, str] = {}
+        """The reason logged last for each topic whose nodes were not deleted."""
         self._finished: list[ev.ControllerEvent] = []
         """Submitted with the first read that begins later: a read in flight may still return finished requests."""
         topics = _Reread(self._read_topics, self._retry_pause, self._spawn)
@@ -369,7 +371,7 @@ class ActiveTerm:
             if self._fenced(error):
                 return
             failure = error
-            _log.warning("topic not deleted", extra={"topic": effect.topic.topic, "why": error.message})
+        self._tell_refused("topic not deleted", effect.topic.topic, failure)
         self.submit(ev.TopicDeleted(effect.topic.topic, effect.topic.topic_id, failure))
 
     async def _finish_elections(self, effect: fx.FinishElections) -> None:
@@ -402,8 +404,16 @@ class ActiveTerm:
             if self._fenced(error):
                 return
             failure = error
-            _log.warning("partitions not deleted", extra={"topic": effect.topic.topic, "why": error.message})
+        self._tell_refused("partitions not deleted", effect.topic.topic, failure)
         self.submit(ev.PartitionsDeleted(effect.topic.topic, effect.partitions, failure))
+
+    def _tell_refused(self, message: str, topic: str, error: TidemarkError | None) -> None:
+        """Log each reason once: a deletion that fails is repeated twice a second."""
+        if error is None:
+            self._told.pop(topic, None)
+        elif self._told.get(topic) != error.message:
+            self._told[topic] = error.message
+            _log.warning(message, extra={"topic": topic, "why": error.message})
 
     async def _finish_moves(self, effect: fx.FinishReassignments) -> None:
         refused = self._dated(effect.refused)
