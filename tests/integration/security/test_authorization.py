@@ -40,6 +40,7 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tidemark.v1.replica_reads_pb2 import ReadReplicaRequest
 from typer.testing import CliRunner
 
+from tests.channels import opened
 from tests.integration.harness.certificates import signed_by
 from tests.integration.harness.metrics import samples
 from tests.integration.harness.rights_matrix import CALL_S, GROUP, TOPIC, methods, outcome
@@ -177,7 +178,7 @@ class Callers:
         self.channels = {name: blocking_channels(TlsIdentity(files)) for name, files in self.files.items()}
 
     def to(self, caller: str, service: str) -> Any:
-        return self.channels[caller].get(self.cluster.address(service))
+        return opened(self.channels[caller], self.cluster.address(service))
 
     def close(self) -> None:
         for channels in self.channels.values():
@@ -341,7 +342,7 @@ def test_denials_are_counted_and_in_the_audit_log(guarded: LocalCluster, tmp_pat
     name = 'tidemark_authorization_denials_total{operation="ALTER",resource_type="CLUSTER"}'
     before = samples(guarded, "admin").get(name, 0)
     channels = blocking_channels(TlsIdentity(files))
-    admin = AdminServiceStub(channels.get(guarded.address("admin")))
+    admin = AdminServiceStub(opened(channels, guarded.address("admin")))
     refusal_of(lambda: admin.ElectLeaders(admin_pb.ElectLeadersRequest(), timeout=CALL_S))
     channels.close()
     assert samples(guarded, "admin")[name] == before + 1
@@ -363,7 +364,7 @@ def test_denials_are_counted_and_in_the_audit_log(guarded: LocalCluster, tmp_pat
 def test_an_admin_lists_audit_lines_of_all_services(guarded: LocalCluster, callers: Callers, tmp_path: Path) -> None:
     uri = "spiffe://example/listed"
     channels = blocking_channels(TlsIdentity(signed_by(guarded.directory / "certs", tmp_path, uris=[uri])))
-    stub = BrokerServiceStub(channels.get(guarded.address(broker_name(1))))
+    stub = BrokerServiceStub(opened(channels, guarded.address(broker_name(1))))
     refusal_of(lambda: stub.ReadReplica(ReadReplicaRequest(topic=TOPIC), timeout=CALL_S))
     channels.close()
     with AdminClient(guarded.bootstrap, tls=callers.files["admin"]) as admin:

@@ -38,6 +38,7 @@ from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
 from tidemark.v1.replica_service_pb2_grpc import ReplicaServiceStub
 from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationStub
 
+from tests.channels import opened
 from tests.integration.harness.certificates import replace, signed_by
 from tests.integration.harness.metrics import samples
 from tests.integration.harness.numbers_load import NumbersLoad
@@ -85,7 +86,7 @@ def code_of(call: Any, address: str) -> tuple[ErrorCode, str]:
 def metadata_as(files: TlsFiles | None, address: str) -> broker_pb.GetMetadataResponse:
     channels = blocking_channels(None if files is None else TlsIdentity(files))
     try:
-        return BrokerServiceStub(channels.get(address)).GetMetadata(broker_pb.GetMetadataRequest(), timeout=CALL_S)
+        return BrokerServiceStub(opened(channels, address)).GetMetadata(broker_pb.GetMetadataRequest(), timeout=CALL_S)
     finally:
         channels.close()
 
@@ -110,7 +111,10 @@ def test_records_are_replicated_and_read_by_clients_that_take_their_files_from_t
 
 def internal_calls(channels: Any, cluster: LocalCluster, act_as: int) -> dict[str, Any]:
     """Every internal call, as a caller with these channels sends it under a service id."""
-    broker, controller = channels.get(cluster.address("broker-0")), channels.get(cluster.address("controller-100"))
+    broker, controller = (
+        opened(channels, cluster.address("broker-0")),
+        opened(channels, cluster.address("controller-100")),
+    )
     control, own = BrokerControlServiceStub(broker), ControllerServiceStub(controller)
     transactions = TransactionCoordinationStub(broker)
     header = control_pb.ControlHeader(controller_id=act_as, controller_epoch=2**31 - 1)
@@ -361,7 +365,7 @@ def in_sync(admin: AdminClient, topic: str) -> bool:
 def test_the_clusters_own_calls_exist_on_no_listener_of_clients(secure: LocalCluster, listener: Listener) -> None:
     channels = blocking_channels(TlsIdentity(files_of(secure, "controller-100")))
     try:
-        method = channels.get(secure.client_address("broker-0", listener)).unary_unary(
+        method = opened(channels, secure.client_address("broker-0", listener)).unary_unary(
             "/tidemark.v1.BrokerControlService/UpdateMetadata"
         )
         with pytest.raises(grpc.RpcError) as refused:
@@ -392,7 +396,7 @@ def test_a_group_finds_its_coordinator_on_the_listener_of_its_clients(secure: Lo
     addresses = secure.bootstrap.split(",")
     channels = blocking_channels(TlsIdentity(secure.client_files))
     try:
-        stubs = [GroupServiceStub(channels.get(address)) for address in addresses]
+        stubs = [GroupServiceStub(opened(channels, address)) for address in addresses]
         (found,) = (
             stubs[0]
             .FindCoordinator(group_pb.FindCoordinatorRequest(group_ids=["readers"]), timeout=CALL_S)
@@ -483,7 +487,7 @@ def call_with(address: str, token: str, files: TlsFiles | None) -> Any:
     """A call with this header, as a careless client sends it."""
     channels = blocking_channels(None if files is None else TlsIdentity(files))
     try:
-        stub = BrokerServiceStub(channels.get(address))
+        stub = BrokerServiceStub(opened(channels, address))
         header = [("authorization", f"Bearer {token}")]
         return stub.GetMetadata(broker_pb.GetMetadataRequest(), timeout=CALL_S, metadata=header)
     finally:
@@ -515,7 +519,7 @@ def test_a_token_of_a_megabyte_is_refused_and_the_server_continues(secure: Local
 def test_a_stream_ends_when_its_token_expires(secure: LocalCluster, stream: str) -> None:
     channels = blocking_channels(TlsIdentity(TlsFiles(secure.client_files.ca)))
     try:
-        stub = BrokerServiceStub(channels.get(secure.client_address("broker-0", Listener.TOKEN)))
+        stub = BrokerServiceStub(opened(channels, secure.client_address("broker-0", Listener.TOKEN)))
         header = [("authorization", f"Bearer {token_for(3)}")]
         if stream == "DescribeLogDirs":  # this stream ends by itself before
             assert list(stub.DescribeLogDirs(broker_pb.DescribeLogDirsRequest(), timeout=CALL_S, metadata=header))
@@ -568,7 +572,7 @@ def test_connections_that_reach_their_age_lose_and_refuse_nothing(secure: LocalC
         admin.create_topic("aged", partitions=3, replication_factor=3, configs={"min.insync.replicas": "2"})
         with NumbersLoad(secure.bootstrap, "aged", 3) as load:
             try:
-                stub = BrokerServiceStub(channels.get(secure.client_address("broker-0")))
+                stub = BrokerServiceStub(opened(channels, secure.client_address("broker-0")))
                 began_s = time.monotonic()
                 watch = stub.WatchMetadata(broker_pb.WatchMetadataRequest(), timeout=60)
                 code, sentence = code_of(lambda: list(watch), "watch")

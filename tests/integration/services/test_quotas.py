@@ -25,6 +25,7 @@ from tidemark.rpc.security.files import TlsIdentity
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
+from tests.channels import opened
 from tests.integration.harness.certificates import signed_by
 from tests.integration.harness.metrics import samples
 from tests.integration.harness.quotas import until_in_effect
@@ -70,7 +71,7 @@ class Cluster:
 
     def stub(self, user: str, broker: int) -> Any:
         channels = blocking_channels(TlsIdentity(self.files(user)))
-        return BrokerServiceStub(channels.get(self.local.client_address(f"broker-{broker}")))
+        return BrokerServiceStub(opened(channels, self.local.client_address(f"broker-{broker}")))
 
 
 def user(name: str, client_id: str | None = None) -> QuotaEntity:

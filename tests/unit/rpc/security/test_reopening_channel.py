@@ -20,6 +20,10 @@ from tidemark.rpc.security import files as tls
 from tidemark.rpc.security.channels import BlockingChannels, ReopeningChannel, RestartedBrokers
 from tidemark.rpc.security.files import TlsIdentity
 
+from tests.channels import opened
+
+ADDRESS = "127.0.0.1:1"
+
 
 class FakeCall:
     def __init__(self) -> None:
@@ -129,11 +133,6 @@ async def test_an_unused_channel_closes_at_once_after_a_change(authority: Author
     assert all(one.closed for one in opened), "close ends running calls too"
 
 
-def lent(channels: BlockingChannels) -> grpc.Channel:
-    with channels.lent("127.0.0.1:1") as channel:
-        return channel
-
-
 def is_closed(channel: grpc.Channel) -> bool:
     try:
         channel.unary_unary("/a/B")(b"", timeout=0)
@@ -146,32 +145,32 @@ def is_closed(channel: grpc.Channel) -> bool:
 
 def test_a_blocking_channel_is_closed_when_its_files_have_changed(authority: Authority) -> None:
     channels = BlockingChannels(reissued(authority), CHANNEL_OPTIONS)
-    first = lent(channels)
-    assert lent(channels) is first
+    first = opened(channels, ADDRESS)
+    assert opened(channels, ADDRESS) is first
     assert not is_closed(first)
     reissued(authority)
-    second = lent(channels)
+    second = opened(channels, ADDRESS)
     assert second is not first
     assert is_closed(first)
     channels.close()
     assert is_closed(second)
     with pytest.raises(ValueError, match="closed"):
-        lent(channels)
+        opened(channels, ADDRESS)
 
 
 def test_a_lent_blocking_channel_stays_open_through_every_change(authority: Authority) -> None:
     """A call of a blocking client may last longer than the time between two restarts of a broker."""
     channels = BlockingChannels(reissued(authority), CHANNEL_OPTIONS)
-    with channels.lent("127.0.0.1:1") as first:
-        with channels.lent("127.0.0.1:1"):
+    with channels.lent(ADDRESS) as first:
+        with channels.lent(ADDRESS):
             for _ in range(3):
                 reissued(authority)
-                assert lent(channels) is not first
+                assert opened(channels, ADDRESS) is not first
         assert not is_closed(first), "of two borrowers, one is left"
     assert is_closed(first)
-    with channels.lent("127.0.0.1:1") as last:
+    with channels.lent(ADDRESS) as last:
         reissued(authority)
-        lent(channels)
+        opened(channels, ADDRESS)
         channels.close()
         assert is_closed(last), "a close ends running calls too"
 
@@ -180,14 +179,14 @@ def test_blocking_channels_open_another_channel_after_a_restart_of_the_broker_on
     channels = BlockingChannels(None, CHANNEL_OPTIONS)
     broker = BrokerRegistration(BrokerId(0), "127.0.0.1", 1, BrokerEpoch(7))
     channels.note("c", [broker])
-    first = lent(channels)
+    first = opened(channels, ADDRESS)
     channels.note("c", [broker, replace(broker, port=2, broker_epoch=BrokerEpoch(9))])
-    assert lent(channels) is first
+    assert opened(channels, ADDRESS) is first
     channels.note("c", [replace(broker, broker_epoch=BrokerEpoch(8))])
     assert is_closed(first)
-    second = lent(channels)
+    second = opened(channels, ADDRESS)
     channels.note("c", [broker])  # from a broker that is behind
-    assert lent(channels) is second
+    assert opened(channels, ADDRESS) is second
     channels.close()
 
 
