@@ -213,6 +213,18 @@ async def test_the_node_of_a_broker_that_has_registered_again_is_left_alone(clus
     assert (await other.broker_epochs())[ONE].broker_epoch == epoch > was.broker_epoch
 
 
+async def test_a_repeated_registration_whose_node_was_deleted_meanwhile_gets_the_next_epoch(cluster: Cluster) -> None:
+    """Regression: the broker kept its epoch, which the new node calls void, so the broker was never elected."""
+    store, other = await cluster.store(), await cluster.store()
+    epoch = await registered(store)
+    assert await registered(store) == epoch, "the answer may have been lost"
+    await removed_by_hand(cluster, NODE)
+    assert await registered(store) == epoch + 1
+    record = (await other.broker_epochs())[ONE]
+    assert record.broker_epoch == record.unclean_at == epoch + 1
+    assert (await other.live_brokers())[ONE].broker_epoch == epoch + 1
+
+
 @pytest.mark.parametrize("number", [0, 2_000])
 async def test_the_epoch_of_an_edited_registration_is_not_restored(cluster: Cluster, number: int) -> None:
     """Regression: the controller sent a write for each number up to a higher one. After a lower one, the controller

@@ -57,7 +57,7 @@ async def register(
         if found is not None:
             if found[1].ephemeralOwner == session.session_id:
                 is_mine = old is not None and replace(old, broker_epoch=registration.broker_epoch) == registration
-                if old is not None and is_mine and old.broker_epoch == version_of(found_epoch):
+                if old is not None and is_mine and _has_epoch(found_epoch, old):
                     return old.broker_epoch  # an earlier attempt succeeded, and its answer was lost
                 delete_old = True
             elif old is None or _must_wait(old, registration, locked_directory_ids):
@@ -87,6 +87,14 @@ async def register(
                 raise
             continue
         return epoch
+
+
+def _has_epoch(node: NodeRead | None, registration: BrokerRegistration) -> bool:
+    """Whether the epoch znode is that of this registration, and does not call its epoch void."""
+    epoch = registration.broker_epoch
+    if node is None or version_of(node) != epoch:
+        return False
+    return lost_epochs.unclean_at(paths.broker_epoch(registration.broker_id), node) <= epoch
 
 
 async def _pause_without_node(session: Session, failed: MultiFailed) -> None:

@@ -55,7 +55,7 @@ async def make_up(
         )
     else:
         version = found[1].version
-        target = max(_unclean_at(path, found), BrokerEpoch(0))
+        target = max(unclean_at(path, found), BrokerEpoch(0))
         if target <= version + 1 or target > codecs.BROKER_EPOCH_MAX:
             return False
     content = codecs.encode_broker_epoch((), target, target, target)
@@ -153,8 +153,8 @@ async def states(session: Session) -> AsyncIterator[LeaderAndIsr]:
         await session.give_way()
 
 
-def _unclean_at(path: str, node: NodeRead) -> BrokerEpoch:
-    """The stored `unclean_at`, which is above the znode's version while the version is being raised.
+def unclean_at(path: str, node: NodeRead) -> BrokerEpoch:
+    """The stored `unclean_at`, which is above the znode's version until the broker registers, if the znode was missing.
 
     The registration reports a znode that does not parse.
     """
