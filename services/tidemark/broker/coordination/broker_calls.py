@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 import grpc
 
 from tidemark.broker.node.metadata_cache import MetadataCache
-from tidemark.model import BrokerId, ErrorCode, TidemarkError
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.rpc.channel import AddressChannels
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.receiver import receiver_headers
@@ -42,6 +42,7 @@ class BrokerCalls(Generic[Request, Response]):
         self._method = method
         self._deadline_s = deadline_s
         self._channels = AddressChannels()
+        self._noted: Mapping[BrokerId, BrokerRegistration] | None = None
 
     async def call(self, broker_id: BrokerId, request: Request) -> Response:
         """Return the answer of a broker; another broker, or one of another cluster, refuses the call.
@@ -55,7 +56,9 @@ class BrokerCalls(Generic[Request, Response]):
         broker = view.brokers.get(broker_id)
         if broker is None:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not registered now; retry")
-        self._channels.note(view.cluster_id, view.brokers.values())
+        if view.brokers is not self._noted:
+            self._noted = view.brokers
+            self._channels.note(view.cluster_id, view.brokers.values())
         method, headers = self._method(self._channels.get(broker.address)), receiver_headers(view.cluster_id, broker_id)
         try:
             answer: Response = await method(request, timeout=self._deadline_s, metadata=headers)
