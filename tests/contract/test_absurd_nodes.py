@@ -144,7 +144,7 @@ async def test_text_that_no_message_holds_is_damage(cluster: Cluster, path: str,
     if path == "/config/topics/t":
         await session.commit(lambda multi: multi.set_data(path, data, -1))
     else:
-        await session.commit(lambda multi: multi.create(path, data))
+        await session.commit(lambda multi: multi.create(path, data, ephemeral=path == "/controller"))
     unreadable: set[str] = set()
     found = await store.topics(unreadable=unreadable)
     assert unreadable == ({"t"} if path == "/config/topics/t" else set())
