@@ -100,7 +100,7 @@ def test_an_unclean_election_deposes_no_in_sync_replica_without_a_session() -> N
     assert any("unclean_election (leader 2" in sentence for _, sentence in life.world.story)
 
 
-@pytest.mark.parametrize("seed", [2507, 2512, 2525])
+@pytest.mark.parametrize("seed", [2507, 2512, 2515])
 def test_a_replica_on_its_way_to_another_lineage_falls_with_its_log_and_no_further(seed: int) -> None:
     """Broker 0, leader of lineage 1 without a session, receives lineage 2: its log is truncated below the high
     watermark of lineage 1, and matches lineage 2 only after another round (rule E3)."""
@@ -135,7 +135,7 @@ def _emptied(seed: int) -> Plan:
     return Plan(seed, recipe, tuple(sorted((*items, *faults), key=lambda item: item.at_ms)))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 4, 5])
+@pytest.mark.parametrize("seed", [1, 3, 4, 5])
 def test_an_empty_replica_starts_again_under_a_stale_leader_of_a_new_lineage(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
