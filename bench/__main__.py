@@ -12,6 +12,8 @@ import runpy
 import sys
 from pathlib import Path
 
+from tidemark.runtime.interrupts import signals_as_interrupt
+
 from bench.measuring.figures import RESULTS, SAVE
 from deploy.tools import compiled
 
@@ -34,7 +36,8 @@ def main(arguments: list[str]) -> int:
         os.environ.setdefault(SAVE, str(RESULTS))
     # The benchmark gets its own arguments only.
     sys.argv = [str(HERE / f"{arguments[0]}.py"), *arguments[1:]]
-    runpy.run_module(f"bench.{arguments[0]}", run_name="__main__")
+    with signals_as_interrupt():  # an ended benchmark ends its services and its peer, too
+        runpy.run_module(f"bench.{arguments[0]}", run_name="__main__")
     return 0
 
 
