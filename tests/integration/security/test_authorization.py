@@ -259,7 +259,7 @@ def test_a_topic_that_may_not_be_described_looks_like_one_that_does_not_exist(ca
 
 
 @pytest.mark.usefixtures("rules")
-def test_lists_and_metadata_have_the_topics_that_may_be_described_and_no_broker_epochs(callers: Callers) -> None:
+def test_lists_and_metadata_have_the_topics_that_may_be_described(callers: Callers) -> None:
     for caller, expected in {"reader": {TOPIC}, "writer": {TOPIC}, "unknown": set()}.items():
         broker = BrokerServiceStub(callers.to(caller, "broker-0"))
         admin = AdminServiceStub(callers.to(caller, "admin"))
@@ -269,7 +269,6 @@ def test_lists_and_metadata_have_the_topics_that_may_be_described_and_no_broker_
         for topics in (metadata.topics, watched.topics, described.topics):
             assert {one.topic for one in topics} == expected
         assert set(admin.ListTopics(admin_pb.ListTopicsRequest(), timeout=CALL_S).topics) == expected
-        assert [one.broker_epoch for one in metadata.brokers] == [0, 0, 0]
         assert all(one.port for one in metadata.brokers)
 
 

@@ -17,7 +17,7 @@ from tidemark.broker.clients.produce import ProduceService
 from tidemark.broker.clients.producer_ids import ProducerIds
 from tidemark.broker.clients.read_replica import ReplicaReads
 from tidemark.broker.clients.topic_schemas import SchemaReads
-from tidemark.broker.clients.visibility import Visibility
+from tidemark.broker.clients.visibility import visible_to
 from tidemark.broker.logs.log_dir_moves import DirMoves
 from tidemark.broker.metrics.streams import OpenStreams
 from tidemark.broker.node.dynamic_config import DynamicConfig
@@ -76,7 +76,6 @@ class BrokerService(BrokerServiceServicer):
     ) -> None:
         self._accesses = accesses
         self._quotas = quotas
-        self._visibility = Visibility()
         self._metadata = metadata
         self._views = views
         self._writer = ViewWriter()
@@ -101,7 +100,7 @@ class BrokerService(BrokerServiceServicer):
         else:
             view = await self._metadata.describe_in_slices(request.topics)
         if access is not None:
-            view = await self._visibility.view(access, view, named=not request.all_topics)
+            view = await visible_to(access, view, named=not request.all_topics)
         return await self._writer.answer(pb.GetMetadataResponse, self._views.of(view, listener_of_call()))
 
     async def WatchMetadata(
@@ -114,7 +113,7 @@ class BrokerService(BrokerServiceServicer):
             async for view in self._metadata.watch(request.topics):
                 if access is not None:
                     named = bool(request.topics) and view.complete
-                    view = await self._visibility.view(access, view, named=named)
+                    view = await visible_to(access, view, named=named)
                 yield await self._writer.answer(pb.WatchMetadataResponse, self._views.of(view, listener))
                 del view  # it may be large, and the next may come late
 

@@ -189,7 +189,7 @@ class BlockingCluster:
     def _take_over(self, update: ClusterView) -> None:
         with self._lock:
             self.view = view = taken_over(self.view, update)
-            self._channels.note(view.cluster_id, view.brokers.values())  # in the order of the views
+        self._channels.note(view.cluster_id, view.brokers.values())
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 

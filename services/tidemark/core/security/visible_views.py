@@ -9,7 +9,6 @@ from dataclasses import replace
 from tidemark.core.cluster_view import ClusterView, TopicView
 from tidemark.core.security.acls import Operation, denial, shortened, topic
 from tidemark.errors import ErrorCode, TidemarkError
-from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration
 
 
 def hidden_topic(principal: str, name: str, reason: str) -> TidemarkError:
@@ -21,18 +20,8 @@ def hidden_topic(principal: str, name: str, reason: str) -> TidemarkError:
     return TidemarkError(ErrorCode.UNKNOWN_TOPIC, sentence, {**denied.metadata, "topic": shown})
 
 
-def blanked(brokers: Mapping[BrokerId, BrokerRegistration]) -> dict[BrokerId, BrokerRegistration]:
-    """The brokers without their epochs, which prove a broker to the controller on plain-text ports."""
-    return {broker_id: replace(broker, broker_epoch=BrokerEpoch(0)) for broker_id, broker in brokers.items()}
-
-
-def visible(
-    view: ClusterView,
-    names: Collection[str],
-    brokers: Mapping[BrokerId, BrokerRegistration],
-    errors: Mapping[str, TidemarkError],
-) -> ClusterView:
-    """The view with the topics in `names` only, and with these brokers.
+def visible(view: ClusterView, names: Collection[str], errors: Mapping[str, TidemarkError]) -> ClusterView:
+    """The view with the topics in `names` only.
 
     Args:
         errors: errors of other topics, by name; a topic without an error is omitted.
@@ -46,7 +35,6 @@ def visible(
     return replace(
         view,
         topics=topics,
-        brokers=brokers,
         deleted_topics=tuple(name for name in view.deleted_topics if name in names),
         hidden_topics=tuple(name for name in view.hidden_topics if name in names),
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import grpc
@@ -153,24 +153,19 @@ class RestartedBrokers:
 
     def __init__(self) -> None:
         self._epochs: dict[tuple[str, BrokerId, str], BrokerEpoch] = {}
-        self._live: Collection[tuple[str, BrokerId, str]] = ()
 
     def since_last(self, cluster_id: str, live: Iterable[BrokerRegistration]) -> list[str]:
         """Note the live brokers; returns the addresses of those that have restarted since the last call.
 
-        A broker has restarted if its epoch is higher than the known one; an epoch of stale metadata is lower. With
-        access rules, clients receive no epochs: there, a broker has restarted if it was live before the last call, and
-        not at the last call.
+        A broker has restarted if its epoch is higher than the known one; an epoch of stale metadata is lower.
         """
-        before = self._live
-        present = {(cluster_id, broker.broker_id, broker.address): broker.broker_epoch for broker in live}
         restarted = []
-        for key, epoch in present.items():
-            known = self._epochs.get(key)
-            if known is not None and (epoch > known or (not epoch and key not in before)):
-                restarted.append(key[2])
-            self._epochs[key] = epoch if known is None else max(known, epoch)
-        self._live = present.keys()
+        for broker in live:
+            key, epoch = (cluster_id, broker.broker_id, broker.address), broker.broker_epoch
+            known = self._epochs.get(key, epoch)
+            if epoch > known:
+                restarted.append(broker.address)
+            self._epochs[key] = max(known, epoch)
         return restarted
 
 

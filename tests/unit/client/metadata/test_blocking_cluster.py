@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,30 +75,6 @@ def test_metadata_that_two_threads_take_over_at_the_same_time_have_the_topics_of
         cluster._take_over(view("a"))
         thread.join(PATIENCE_S)
         assert set(cluster.view.topics) == {"a", "b"}
-
-
-def test_channels_get_the_brokers_of_two_threads_in_the_order_of_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a broker without an epoch would have restarted before the metadata in which it is back."""
-    waits_or_ended, noted = threading.Event(), []
-    with BlockingCluster("127.0.0.1:1", deadline_s=60.0) as cluster:
-        monkeypatch.setattr(cluster, "_lock", WatchedLock(waits_or_ended))
-
-        def other() -> None:
-            cluster._take_over(replace(view(), brokers={}))
-            waits_or_ended.set()
-
-        thread = threading.Thread(target=other)
-
-        def note(cluster_id: str, live: Iterable[BrokerRegistration]) -> None:
-            if live:
-                thread.start()
-                assert waits_or_ended.wait(PATIENCE_S)
-            noted.append(len(list(live)))
-
-        monkeypatch.setattr(cluster._channels, "note", note)
-        cluster._take_over(view())
-        thread.join(PATIENCE_S)
-        assert noted == [1, 0]
 
 
 @pytest.mark.parametrize("module", [range_reader, replica_reader], ids=["offsets", "replicas"])

@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import pytest
 from tidemark.core.security.principals import Role
-from tidemark.core.security.visible_views import blanked
 from tidemark.local.certificates import Authority
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration
 from tidemark.rpc.channel import CHANNEL_OPTIONS
@@ -188,16 +187,6 @@ def test_blocking_channels_open_another_channel_after_a_restart_of_the_broker_on
     channels.note("c", [broker])  # from a broker that is behind
     assert opened(channels, ADDRESS) is second
     channels.close()
-
-
-def test_a_broker_without_an_epoch_has_restarted_when_it_is_live_again() -> None:
-    """Regression: with access rules, clients connected to the address of a pod before its restart, for 2.5 s."""
-    brokers = {BrokerId(index): BrokerRegistration(BrokerId(index), "h", index, BrokerEpoch(7)) for index in range(2)}
-    both, one = blanked(brokers).values(), [*blanked(brokers).values()][:1]
-    restarted = RestartedBrokers()
-    seen = [restarted.since_last("c", live) for live in (one, both, both, one, one, both, both)]
-    assert seen == [[], [], [], [], [], ["h:1"], []]
-    assert restarted.since_last("another", both) == []
 
 
 def test_a_broker_of_the_same_epoch_has_not_restarted_when_it_is_live_again() -> None:
