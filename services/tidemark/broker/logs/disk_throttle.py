@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The throttle of background reads and writes: log cleaning and log directory moves."""
+"""The throttle of background reads and writes: log cleaning, scrubbing and log directory moves."""
 
 from __future__ import annotations
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
 
-from tidemark.broker.logs.disk_throttle import DiskThrottle
+from tidemark.broker.logs.directory_threads import DirectoryThreads, Stopped
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.runtime.configuration.settings import BrokerSettings, TopicSettings
@@ -27,15 +25,10 @@ from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.log.segment_repair import find_damage
 
 _log = logging.getLogger(__name__)
-_BURST_S: Final = 1.0
 _LEFT_S: Final = 1800.0
 """Time for which a log that cannot be cleaned is left, without a repair: each attempt reads the whole log."""
 _PASSING: Final = (ErrorCode.DISK_FULL, ErrorCode.UNKNOWN_SCHEMA_VERSION)
 """Errors that need no repair: a broker that has just started does not know all schemas."""
-
-
-class Stopped(Exception):  # noqa: N818 - not an error: the broker stops while a log is being cleaned
-    """Raised between two reads or writes of a cleaning."""
 
 
 class Job(NamedTuple):
@@ -73,14 +66,10 @@ class LogCleaner:
         self._stable_offsets = stable_offsets
         self._settings = settings
         self._paused = paused
-        self._directories = range(len(logs.directories()))
-        self._stopping = threading.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"log-cleaner-{one}") for one in self._directories]
-        self._throttles = [
-            DiskThrottle(settings.log_cleaner_io_max_bytes_per_second, burst_s=_BURST_S) for _ in self._threads
-        ]
-        self._left: list[dict[PartitionLog, tuple[int, float]]] = [{} for _ in self._directories]
+        directories = len(logs.directories())
+        self._buffer_bytes = settings.log_cleaner_dedupe_buffer_size // directories
+        self._threads = DirectoryThreads("log-cleaner", directories, settings.log_cleaner_io_max_bytes_per_second)
+        self._left: list[dict[PartitionLog, tuple[int, float]]] = [{} for _ in range(directories)]
         """By directory and log that could not be cleaned: `LogSegments.moves` then, and the time of the next attempt
         without a repair."""
         self._runs = metrics.counter("broker_log_cleaner_runs", "Logs that were cleaned completely")
@@ -97,26 +86,19 @@ class LogCleaner:
     def start(self) -> None:
         """Start, unless `log.cleaner.enable` is off."""
         if self._settings.log_cleaner_enable:
-            self._tasks = [
-                asyncio.create_task(self._run(directory), name=f"log-cleaner-{directory}")
-                for directory in self._directories
-            ]
+            self._threads.start(self._run)
 
     async def stop(self) -> None:
         """Stop between two reads or writes; segments that were not swapped in are discarded."""
-        self._stopping.set()
-        for task in self._tasks:
-            task.cancel()
-        for thread in self._threads:
-            await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+        await self._threads.stop()
 
     async def _run(self, directory: int) -> None:
-        self._loop = loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.log_cleaner_backoff_ms / 1000)
             try:
                 jobs = self._jobs(directory)
-                await loop.run_in_executor(self._threads[directory], self._clean_all, directory, jobs)
+                await self._threads.run(directory, partial(self._clean_all, directory, jobs))
             except Exception:  # noqa: BLE001 - logged: the next round may succeed
                 self._failures.inc()
                 _log.exception("the log cleaner failed", extra={"directory": directory})
@@ -134,14 +116,13 @@ class LogCleaner:
         if not found:
             return []
         stable_offsets = self._stable_offsets()
-        buffer_bytes = self._settings.log_cleaner_dedupe_buffer_size // len(self._directories)
         return [
             Job(
                 partition,
                 log,
                 min(stable_offsets[partition], log.log_end_offset),
                 truncations,
-                _settings(rules[partition.topic], buffer_bytes, self._settings.log_cleaner_io_buffer_size),
+                _settings(rules[partition.topic], self._buffer_bytes, self._settings.log_cleaner_io_buffer_size),
             )
             for partition, log, truncations in found
             if partition in stable_offsets
@@ -166,7 +147,7 @@ class LogCleaner:
                 due.append((dirt.ratio, job))
         self._dirtiest.labels(str(directory)).set(dirtiest)
         for _, job in sorted(due, key=lambda one: one[0], reverse=True):
-            if self._stopping.is_set():
+            if self._threads.stopping.is_set():
                 return
             self._clean(directory, job)
 
@@ -179,7 +160,7 @@ class LogCleaner:
                 job.settings,
                 truncations=job.truncations,
                 now_us=_now_us(),
-                pace=partial(wait_unless_stopped, self._throttles[directory], self._stopping),
+                pace=partial(self._threads.pace, directory),
                 layouts=partial(self._topics.layouts.stored, job.partition.topic),
             )
         except Stopped:
@@ -206,7 +187,7 @@ class LogCleaner:
     def _find_damage(self, directory: int, job: Job) -> None:
         """Request the repair of the damaged segments (rule T6); the first round after the repair cleans the log."""
         view = job.log.cleaning.view(job.end_offset, truncations=job.truncations)
-        pace = partial(wait_unless_stopped, self._throttles[directory], self._stopping)
+        pace = partial(self._threads.pace, directory)
         try:
             for segment in view.segments if view is not None else ():
                 if find_damage(job.log.cleaning, segment, pace) and self._loop is not None:
@@ -232,13 +213,6 @@ class LogCleaner:
                 "took_s": round(took_s, 3),
             },
         )
-
-
-def wait_unless_stopped(throttle: DiskThrottle, stopping: threading.Event, size_bytes: int) -> None:
-    """Wait until the throttle allows the next bytes after these; raises Stopped when the broker stops."""
-    wait_s = throttle.take(size_bytes)
-    if stopping.wait(wait_s) if wait_s else stopping.is_set():
-        raise Stopped
 
 
 def _settings(topic: TopicSettings, dedupe_buffer_bytes: int, io_buffer_bytes: int) -> CleanerSettings:

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tidemark.broker.logs.disk_throttle import DiskThrottle
-from tidemark.broker.logs.log_cleaner import Stopped, wait_unless_stopped
+from tidemark.broker.logs.directory_threads import DirectoryThreads, Stopped
 from tidemark.model import Offset, TidemarkError, TopicPartition
 from tidemark.runtime.configuration.settings import BrokerSettings
 from tidemark.runtime.metrics import Metrics
@@ -30,7 +27,6 @@ from tidemark.storage.log.segment_repair import DamagedRange, find_damage_on_dis
 from tidemark.storage.segments.segment import Segment
 
 _log = logging.getLogger(__name__)
-_BURST_S: Final = 1.0
 _STORE_S: Final = 10.0
 """Interval at which the position of a pass is stored."""
 
@@ -56,13 +52,8 @@ class LogScrubber:
         self._repair = repair
         self._interval_ms = settings.log_scrub_interval_ms
         self._fail = fail
-        self._stopping = threading.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._directories = range(len(logs.directories()))
-        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"log-scrubber-{one}") for one in self._directories]
-        self._throttles = [
-            DiskThrottle(settings.log_scrub_io_max_bytes_per_second, burst_s=_BURST_S) for _ in self._directories
-        ]
+        limit = settings.log_scrub_io_max_bytes_per_second
+        self._threads = DirectoryThreads("log-scrubber", len(logs.directories()), limit)
         self._read = metrics.counter("broker_log_scrub_read_bytes", "Bytes that the scrubber read and checked")
         self._ended = metrics.gauge(
             "broker_log_scrub_last_pass_timestamp_seconds",
@@ -73,18 +64,12 @@ class LogScrubber:
     def start(self) -> None:
         """Start, unless `log.scrub.interval.ms` is 0."""
         if self._interval_ms:
-            for directory in self._directories:
-                task = asyncio.create_task(self._run(directory), name=f"log-scrubber-{directory}")
+            for task in self._threads.start(self._run):
                 task.add_done_callback(self._on_end)
-                self._tasks.append(task)
 
     async def stop(self) -> None:
         """Stop between two reads."""
-        self._stopping.set()
-        for task in self._tasks:
-            task.cancel()
-        for thread in self._threads:
-            await asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+        await self._threads.stop()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -129,7 +114,7 @@ class LogScrubber:
         high_watermark = self._high_watermarks().get(partition, Offset(0))
         look = partial(self._look, directory, log, offset, high_watermark, truncations)
         try:
-            segment, found = await asyncio.get_running_loop().run_in_executor(self._threads[directory], look)
+            segment, found = await self._threads.run(directory, look)
         except (OSError, TidemarkError) as error:
             # The disk fails, or the segment was removed during the read. Reads and checkpoints report a failing disk.
             _log.info("a log was not scrubbed", extra={"partition": str(partition), "why": str(error)})
@@ -155,7 +140,7 @@ class LogScrubber:
 
     def _pace(self, directory: int, size_bytes: int) -> None:
         self._read.inc(size_bytes)
-        wait_unless_stopped(self._throttles[directory], self._stopping, size_bytes)
+        self._threads.pace(directory, size_bytes)
 
 
 def _store(path: Path, position: ScrubPosition) -> None:

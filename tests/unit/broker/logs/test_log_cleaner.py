@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.broker.logs import log_cleaner as cleaner_module
-from tidemark.broker.logs.disk_throttle import DiskThrottle
-from tidemark.broker.logs.log_cleaner import Job, LogCleaner, Stopped, wait_unless_stopped
+from tidemark.broker.logs.log_cleaner import Job, LogCleaner
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batch
@@ -361,35 +360,9 @@ def test_a_stop_ends_a_cleaning_between_two_reads_and_leaves_no_trace(path: Path
     world.fill("prices", 80)
     before = rows_of(world.opened["prices"])
     jobs = world.cleaner._jobs(0)
-    world.cleaner._stopping.set()
+    world.cleaner._threads.stopping.set()
     world.cleaner._clean(0, jobs[0])
     assert rows_of(world.opened["prices"]) == before
     assert world.metric("runs_total") == world.metric("failures_total") == 0
     assert not list(path.rglob("*.cleaned"))
     world.logs.close()
-
-
-class Clock:
-    """A clock that advances only in waits."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def wait(self, timeout_s: float) -> bool:
-        self.now_s += timeout_s
-        return False
-
-
-def test_the_throttle_limits_the_bytes_after_the_first_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, stopping = Clock(), threading.Event()
-    monkeypatch.setattr(stopping, "wait", clock.wait)
-    throttle = DiskThrottle(1000, burst_s=1.0, now_s=clock.monotonic)
-    for _ in range(100):
-        wait_unless_stopped(throttle, stopping, 100)
-    assert clock.now_s == pytest.approx(100 + 10 - 1)
-    stopping.set()
-    with pytest.raises(Stopped):
-        wait_unless_stopped(DiskThrottle(-1), stopping, 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.broker.logs.log_cleaner import Stopped
+from tidemark.broker.logs.directory_threads import Stopped
 from tidemark.record.envelope import DELETE_HORIZON_MAX_S, Envelope
 from tidemark.runtime.configuration.key import I64_MAX
 from tidemark.storage.log import cleaner as cleaner_module
