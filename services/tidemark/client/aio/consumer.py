@@ -239,12 +239,14 @@ class Consumer(Lifecycle):
     ) -> None:
         """Share topics with the other members of the group.
 
+        The asyncio consumer awaits the callbacks; the sync consumer calls the callbacks on another thread.
+
         Args:
             topics: topics to read, or one topic; empty: leave the group. A topic may be created later.
-            on_assigned: awaited with assigned partitions, before their first record is returned; may `seek`.
-            on_revoked: awaited with revoked partitions, after the application has processed their returned records.
+            on_assigned: called with assigned partitions, before their first record is returned; may `seek`.
+            on_revoked: called with revoked partitions, after the application has processed their returned records.
                 After that, their offsets are committed, and another member continues to read.
-            on_lost: awaited with partitions that other members may read already, because the group evicted this member,
+            on_lost: called with partitions that other members may read already, because the group evicted this member,
                 or that are open when a member closes that has failed.
 
         Raises:
@@ -502,11 +504,12 @@ class Consumer(Lifecycle):
         its newest version, or that in `schema_versions`, and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 
         Args:
-            timeout_s: longest wait in seconds; None: no limit.
+            timeout_s: longest wait in seconds; None, for the asyncio consumer only: no limit.
             columns: see `batches`. A call with other columns than the one before discards rows that were fetched.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH.
+            TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH;
+                INVALID_REQUEST for a column that a topic lacks.
 
         Example: `batch = consumer.poll(timeout_s=1.0)`
         """
@@ -520,7 +523,7 @@ class Consumer(Lifecycle):
         call raises its error.
 
         Args:
-            timeout_s: longest wait in seconds; None: no limit.
+            timeout_s: longest wait in seconds; None, for the asyncio consumer only: no limit.
             max_records: largest number of records; the next calls return other records that have arrived.
 
         Raises:
@@ -551,7 +554,7 @@ class Consumer(Lifecycle):
             await self._fetcher.wait_for_rows(left_s)
 
     async def batches(self, columns: Iterable[str] | None = None) -> AsyncGenerator[PartitionBatch, None]:
-        """Yield the results of `poll` without end; use `contextlib.aclosing` if the loop may be left early.
+        """Yield the results of `poll` without end. Use `contextlib.aclosing` if an `async for` may be left early.
 
         Args:
             columns: for topics with a schema: names of columns, such as "delay", paths such as "leg.origin", and of

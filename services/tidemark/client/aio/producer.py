@@ -334,7 +334,7 @@ class Producer(Lifecycle):
             TidemarkError: the errors of `send`; records before the refused record are sent.
             TypeError: the errors of `send`.
 
-        Example: `handles = await producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
+        Example: `handles = producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
         """
         if self.serializes or not isinstance(records, list | tuple):
             return [await self.send(topic, value, key=key) for key, value in map(key_and_value, records)]
@@ -446,7 +446,7 @@ class Producer(Lifecycle):
         Raises:
             TidemarkError: REQUEST_TIMED_OUT after `timeout_s`, while the producer continues to send.
 
-        Example: `await producer.flush(timeout_s=30)`
+        Example: `producer.flush(timeout_s=30)`
         """
         limit_s = None if timeout_s is None else seconds("timeout_s", timeout_s)
         try:

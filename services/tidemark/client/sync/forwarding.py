@@ -25,6 +25,7 @@ START_S: Final = 30.0
 P = ParamSpec("P")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
+F = TypeVar("F", bound=Callable[..., Any])
 Client = TypeVar("Client", bound=Lifecycle)
 
 
@@ -65,6 +66,19 @@ class SyncClient(Generic[Client]):
         first = not self._closed and not self._background.forked
         self._closed = True
         return first
+
+
+def documented_as(method: Callable[..., Any]) -> Callable[[F], F]:
+    """Give a method the docstring of the async method that it runs.
+
+    For a method of a sync client that does more than `blocking`; both have the same arguments and errors.
+    """
+
+    def document(run: F) -> F:
+        run.__doc__ = method.__doc__
+        return run
+
+    return document
 
 
 class Method(Protocol[P, R_co]):

@@ -31,7 +31,7 @@ from tidemark.client.serializers import Deserializer, Serializer
 from tidemark.client.settings import ProducerOptions
 from tidemark.client.sync import unclosed
 from tidemark.client.sync.event_loop_thread import forked
-from tidemark.client.sync.forwarding import START_S, SyncClient, blocking, iterating, on_loop
+from tidemark.client.sync.forwarding import START_S, SyncClient, blocking, documented_as, iterating, on_loop
 from tidemark.client.sync.transaction import Transaction
 from tidemark.model import TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
@@ -163,19 +163,8 @@ class Producer(SyncClient[AsyncProducer]):
                 raise
         return producer.add(topic, value, count, key, headers, stamp_us, partition)
 
+    @documented_as(AsyncProducer.send_many)
     def send_many(self, topic: str, records: Iterable[tuple[Any, Any]]) -> list[SendHandle]:
-        """Call `send` for each record; for a list of records of bytes in less than half the time.
-
-        Args:
-            topic: name of the topic.
-            records: (key, value) pairs. Up to 1,000 records of a list get the same timestamp.
-
-        Raises:
-            TidemarkError: the errors of `send`; records before the refused record are sent.
-            TypeError: the errors of `send`.
-
-        Example: `handles = producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
-        """
         if self._background.forked:
             raise forked()
         if self._client.serializes or not isinstance(records, list | tuple):
@@ -208,25 +197,11 @@ class Producer(SyncClient[AsyncProducer]):
             raise forked()
         return Transaction(self._client.transaction(), self._background, 2 * self._delivery_s + _CLOSE_SLACK_S)
 
+    @documented_as(AsyncProducer.metrics)
     def metrics(self) -> ProducerMetrics:
-        """Count acknowledged, failed and buffered records.
-
-        Example: `producer.metrics().failed_records`
-        """
         return self._client.metrics()
 
-    def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every record sent before is acknowledged or has failed.
-
-        Args:
-            timeout_s: time limit in seconds; None: the delivery timeout of the records bounds it.
-
-        Raises:
-            TidemarkError: REQUEST_TIMED_OUT after `timeout_s`, while the producer continues to send.
-
-        Example: `producer.flush(timeout_s=30)`
-        """
-        self._background.call(self._client.flush(timeout_s))
+    flush = blocking(AsyncProducer.flush, bounded=False)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Send buffered records and close; afterwards every handle has its outcome. Ctrl-C stops the sending.
@@ -331,6 +306,7 @@ class Consumer(SyncClient[AsyncConsumer]):
     seek = blocking(AsyncConsumer.seek)
     seek_to_committed = blocking(AsyncConsumer.seek_to_committed)
 
+    @documented_as(AsyncConsumer.subscribe)
     def subscribe(
         self,
         topics: Iterable[str],
@@ -339,58 +315,21 @@ class Consumer(SyncClient[AsyncConsumer]):
         on_revoked: BlockingRebalanceCallback | None = None,
         on_lost: BlockingRebalanceCallback | None = None,
     ) -> None:
-        """Share topics with the other members of the group. The callbacks run on another thread.
-
-        Args:
-            topics: topics to read, or one topic; empty: leave the group. A topic may be created later.
-            on_assigned: called with assigned partitions, before their first record is returned; may `seek`.
-            on_revoked: called with revoked partitions, after the application has processed their returned records.
-                After that, their offsets are committed, and another member continues to read.
-            on_lost: called with partitions that other members may read already, because the group evicted this member,
-                or that are open when a member closes that has failed.
-
-        Raises:
-            TidemarkError: INVALID_TOPIC_NAME; INVALID_REQUEST without a group, or after `assign`. A later read raises
-                the coordinator's refusal: INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR, GROUP_FULL,
-                FENCED_INSTANCE_ID.
-
-        Example: `consumer.subscribe(["orders"], on_assigned=print)`
-        """
         self._give_back_unless_in_callback()
         callbacks = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
         given = {name: _on_a_thread(callback) for name, callback in callbacks.items() if callback is not None}
         self._background.call(self._client.subscribe(topics, **given), self._call_s)
 
+    @documented_as(AsyncConsumer.commit)
     def commit(self, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None) -> None:
-        """Commit offsets for the group.
-
-        Args:
-            offsets: of the next record, by partition; None: of all returned records, in callbacks of processed ones.
-
-        Raises:
-            TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may read these partitions already,
-                PARTITION_NOT_ASSIGNED, UNKNOWN_TOPIC, OFFSET_METADATA_TOO_LARGE, REQUEST_TIMED_OUT.
-
-        Example: `consumer.commit({("orders", 0): 42})`
-        """
         waiting = self._records[-1:] if offsets is None and not in_callback() else []
         work = self._client.commit_before(waiting[0]) if waiting else self._client.commit(offsets)
         self._background.call(work, self._call_s)
 
     committed = blocking(AsyncConsumer.committed)
 
+    @documented_as(AsyncConsumer.pause)
     def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Return no records of these partitions until `resume`; their positions stay.
-
-        Args:
-            partitions: TopicPartition, or pairs of topic and index.
-
-        Raises:
-            TidemarkError: INVALID_REQUEST for a partition that is not assigned.
-            TypeError: an argument has a wrong type.
-
-        Example: `consumer.pause([("orders", 0)])`
-        """
         self._give_back_unless_in_callback()
         self._do(lambda: self._client.pause(partitions))
 
@@ -399,26 +338,16 @@ class Consumer(SyncClient[AsyncConsumer]):
     end_offsets = blocking(AsyncConsumer.end_offsets)
     offset_for_timestamp = blocking(AsyncConsumer.offset_for_timestamp)
 
+    @documented_as(AsyncConsumer.lag)
     def lag(self) -> dict[TopicPartition, int]:
-        """Return the number of records of each partition not returned yet, by the last fetch; -1 before the first.
-
-        Example: `sum(consumer.lag().values())`
-        """
-
         def found() -> dict[TopicPartition, int]:
             lags = self._client.lag()
             return lags | {where: lags[where] + left for where, left in self._left(lags) if lags[where] >= 0}
 
         return self._do(found)
 
+    @documented_as(AsyncConsumer.health)
     def health(self) -> dict[TopicPartition, PartitionHealth]:
-        """Return the state of each assigned partition, and the reason if it returns no records.
-
-        A subscribed topic that does not exist has one entry, with the partition -1.
-
-        Example: `consumer.health()[TopicPartition("orders", 0)].state`
-        """
-
         def found() -> dict[TopicPartition, PartitionHealth]:
             healths = self._client.health()
             return healths | {where: before(healths[where], left) for where, left in self._left(healths)}
@@ -433,40 +362,15 @@ class Consumer(SyncClient[AsyncConsumer]):
         """
         return self._do(lambda: self._client.assignment)
 
+    @documented_as(AsyncConsumer.position)
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """Return the offset of the next record to return of an assigned partition.
-
-        Args:
-            partition: TopicPartition, or a pair of topic and index.
-
-        Raises:
-            TidemarkError: INVALID_REQUEST for a partition that is not assigned.
-            TypeError: an argument has a wrong type.
-
-        Example: `consumer.position(("orders", 0))`
-        """
         next_record = self._next_waiting()
         if next_record is not None and next_record[:2] == partition_of("partition", partition):
             return next_record.offset
         return self._do(lambda: self._client.position(partition))
 
+    @documented_as(AsyncConsumer.poll)
     def poll(self, timeout_s: float, columns: Iterable[str] | None = None) -> PartitionBatch | None:
-        """Return the next rows of one partition; None if no row arrived in time.
-
-        A position that has passed markers or aborted records ends the wait early: the position may be at the end
-        (KAFKA-12980). Rows of a topic with a schema have the columns of its newest version, or of that in
-        `schema_versions`, and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
-
-        Args:
-            timeout_s: longest wait in seconds.
-            columns: see `batches`. A call with other columns than the one before discards rows that were fetched.
-
-        Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH;
-                INVALID_REQUEST for a column that a topic lacks.
-
-        Example: `batch = consumer.poll(timeout_s=1.0)`
-        """
         until_s = time.monotonic() + seconds("timeout_s", timeout_s)
         if self._records and (columns is not None or self._client.wants_back):
             self._give_back()
@@ -499,22 +403,8 @@ class Consumer(SyncClient[AsyncConsumer]):
                 self._give_back_from(batch, 0)
             raise
 
+    @documented_as(AsyncConsumer.poll_records)
     def poll_records(self, timeout_s: float, max_records: int = 500) -> list[ConsumerRecord]:
-        """Return the next records of one partition; an empty list if no record came in time, and early as `poll`.
-
-        The next call marks these records as processed. A record that cannot be deserialized ends the list, and the next
-        call raises its error.
-
-        Args:
-            timeout_s: longest wait in seconds.
-            max_records: largest number of records; the next calls return other records that have arrived.
-
-        Raises:
-            TidemarkError: the errors of `poll`; INVALID_PAYLOAD of the first record; INVALID_REQUEST for `max_records`
-                below 1.
-
-        Example: `records = consumer.poll_records(timeout_s=1.0, max_records=1000)`
-        """
         most = positive("max_records", max_records)
         self._asked = True
         while self._has_records(timeout_s):
@@ -527,19 +417,8 @@ class Consumer(SyncClient[AsyncConsumer]):
                 return records
         return []
 
+    @documented_as(AsyncConsumer.batches)
     def batches(self, columns: Iterable[str] | None = None) -> Iterator[PartitionBatch]:
-        """Yield the results of `poll` without end.
-
-        Args:
-            columns: for topics with a schema: names of columns, such as "delay", paths such as "leg.origin", and of
-                `_key`, `_partition`, `_offset`, `_timestamp`, `_headers`, `_deleted`. Brokers send these only. The rows
-                come in the version that `poll` returns. None: all rows, as `poll`.
-
-        Raises:
-            TidemarkError: INVALID_REQUEST for a column that a topic lacks; the errors of `poll`.
-
-        Example: `rows = next(consumer.batches(columns=["carrier", "delay"])).rows`
-        """
         wanted = None if columns is None else texts("columns", columns)
         self._give_back()
         return self._batches(wanted)

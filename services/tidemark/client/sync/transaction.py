@@ -11,7 +11,7 @@ from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.transaction import Transaction as AsyncTransaction
 from tidemark.client.group.group_reader import in_callback
 from tidemark.client.sync.event_loop_thread import BackgroundLoop
-from tidemark.client.sync.forwarding import blocking
+from tidemark.client.sync.forwarding import blocking, documented_as
 from tidemark.model import TopicPartition
 
 
@@ -52,22 +52,10 @@ class Transaction:
     ) -> None:
         self._background.call(self._client.__aexit__(kind, error, trace), self._call_s)
 
+    @documented_as(AsyncTransaction.send_offsets)
     def send_offsets(
         self, consumer: Consumer, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None
     ) -> None:
-        """Commit offsets of a consumer's group with this transaction: records and progress count together.
-
-        Args:
-            consumer: with a group, and auto_commit_interval_ms=0.
-            offsets: of the next record, by partition; None: of all returned records, in callbacks of processed ones.
-
-        Raises:
-            TidemarkError: FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER or PARTITION_NOT_ASSIGNED if another member may read the
-                partitions: the transaction can only be aborted. TRANSACTION_ABORTABLE: the transaction timed out, or
-                another producer has the transactional id. INVALID_TXN_STATE, INVALID_REQUEST, REQUEST_TIMED_OUT.
-
-        Example: `tx.send_offsets(consumer)`
-        """
         if offsets is None and not in_callback():
             offsets = consumer._positions()
         self._background.call(self._client.send_offsets(consumer._client, offsets), self._call_s)

@@ -12,8 +12,10 @@ from collections.abc import AsyncGenerator
 import pytest
 from tidemark import client
 from tidemark.client import aio
+from tidemark.client.aio.transaction import Transaction as AsyncTransaction
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.sync.forwarding import SyncClient, blocking, iterating, on_loop
+from tidemark.client.sync.transaction import Transaction
 from tidemark.errors import ErrorCode, TidemarkError
 
 from tests.refusals import raises_code
@@ -94,6 +96,27 @@ def test_a_forwarded_method_has_signature_and_docstring_of_the_async_one(name: s
         assert forwarded.__doc__ == origin.__doc__
         assert inspect.signature(forwarded).parameters == inspect.signature(origin).parameters
         assert not inspect.iscoroutinefunction(forwarded)
+
+
+OWN_WORDS = {"Producer": {"send", "transaction", "close"}, "Consumer": {"close"}, "Transaction": set[str]()}
+"""Methods whose docstrings differ: examples and ends of the sync clients are other ones."""
+
+
+@pytest.mark.parametrize("sync", [client.Producer, client.Consumer, Transaction])
+def test_a_sync_method_has_arguments_and_docstring_of_the_async_one(sync: type) -> None:
+    coroutines = {"Producer": aio.Producer, "Consumer": aio.Consumer, "Transaction": AsyncTransaction}[sync.__name__]
+    for method in public(sync):
+        own, origin = getattr(sync, method), getattr(coroutines, method)
+        assert list(inspect.signature(own).parameters) == list(inspect.signature(origin).parameters)
+        if method not in OWN_WORDS[sync.__name__]:
+            assert own.__doc__ == origin.__doc__, method
+
+
+def test_send_of_both_producers_explains_arguments_and_errors_in_the_same_words() -> None:
+    docs = [inspect.getdoc(kind.send) or "" for kind in (client.Producer, aio.Producer)]
+    explained = {doc.partition("Args:")[2].partition("Example:")[0] for doc in docs}
+    assert len(explained) == 1
+    assert "SCHEMA_MISMATCH" in explained.pop()
 
 
 def test_a_forwarded_generator_returns_an_iterator_by_its_signature() -> None:
