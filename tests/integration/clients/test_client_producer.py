@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tidemark.client.aio import Consumer, Producer
+from tidemark.client.metadata import cluster as cluster_module
 from tidemark.client.producing.batch_format import BytesFormat
 from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.partitioner import partition_of
@@ -362,14 +363,14 @@ async def test_a_partition_that_was_added_just_now_is_asked_for_before_it_is_ref
         assert await consumer.assign(TOPIC, [1]) == [TopicPartition(TOPIC, 1)]
 
 
-async def test_without_a_reachable_broker_the_error_names_each_cause() -> None:
+async def test_without_a_reachable_broker_the_error_names_each_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "CONNECT_TIMEOUT_S", 0.2)
     with contextlib.ExitStack() as stack:  # bound and not listening: no other program takes these ports meanwhile
         bound = [stack.enter_context(socket.socket()) for _ in range(2)]
         for one in bound:
             one.bind(("127.0.0.1", 0))
         addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in bound]
         producer = Producer(",".join(addresses))
-        producer.cluster._connect_timeout_s = 0.2
         with pytest.raises(TidemarkError) as refusal:
             await producer.start()
         await producer.close()
