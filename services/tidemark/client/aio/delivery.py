@@ -111,9 +111,8 @@ class Delivery:
         """Return to that offset: the application has processed the returned records only up to there."""
         cursor = self._fetcher.cursors.get(partition)
         if cursor is not None and cursor is self.held:
-            error, self.held = cursor.error, None
-            cursor.seek(offset)
-            cursor.error = error
+            self.held = None
+            cursor.return_to(offset)
             self._fetcher.moved(cursor)
         if self._group is not None:
             self._group.asked()

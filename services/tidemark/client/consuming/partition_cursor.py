@@ -43,6 +43,9 @@ class Cursor:
         retry_s: time, by time.monotonic(), before which the same leader gets no fetch.
         processed: `position` at the last request for more records: the application has processed the records before.
         processed_epoch: leader epoch of the record before `processed`; -1 if unknown.
+        committed: offset that the application committed itself since the last seek; -1: none. Only an offset that
+            `position` had reached.
+        committed_epoch: leader epoch of that commit; -1 if unknown.
         began: the position of the first fetch.
         covered: no record from here to `position` was committed, in a transaction or without; a seek forward leaves
             earlier records uncommitted.
@@ -85,6 +88,8 @@ class Cursor:
         self._lineage = 0
         self.began = self.covered = self.processed = position
         self.processed_epoch: int = NO_EPOCH
+        self.committed: int = -1
+        self.committed_epoch: int = NO_EPOCH
         self.paused = False
         self.withheld = False
 
@@ -96,8 +101,15 @@ class Cursor:
         self._position_epoch, self._is_bound = NO_EPOCH, False
         self.error = self.refusal = self.doubted_s = None
         self._bad_reads = 0
+        self.committed = -1
         self.forget_buffer()
         self.settle()
+
+    def return_to(self, offset: int) -> None:
+        """Return records again that the application has got, and has not processed: `error` and `committed` stay."""
+        error, committed = self.error, self.committed
+        self.seek(offset)
+        self.error, self.committed = error, committed
 
     def follows(self, epoch: int) -> None:
         """State the leader epoch of the record before `position`, or an upper bound of that epoch; -1: unknown.

@@ -233,13 +233,17 @@ class GroupReader:
         else:
             positions = [self._at(where, offset) for where, offset in offsets.items()]
         cursors = [self._fetcher.cursors.get(one.partition) for one in positions]  # some may leave during the commit
+        generations = [None if cursor is None else cursor.generation for cursor in cursors]
         if self._membership is not None:
             await self._membership.commit(positions, timeout_s=timeout_s, transaction=transaction)
         else:
             await self._commit_without_members(positions, time.monotonic() + timeout_s, transaction)
-        for one, cursor in zip(positions, cursors, strict=True):
-            if cursor is not None:
-                cursor.covered = one.offset
+        for one, cursor, generation in zip(positions, cursors, generations, strict=True):
+            if cursor is None:
+                continue
+            cursor.covered = one.offset
+            if transaction is None and cursor.generation == generation and one.offset <= cursor.position:
+                cursor.committed, cursor.committed_epoch = one.offset, one.leader_epoch
 
     async def _commit_without_members(
         self, positions: Sequence[GroupPosition], deadline_s: float, transaction: OpenTransaction | None
@@ -328,9 +332,9 @@ class GroupReader:
         await self._revoked_call
 
     def processed(self) -> dict[TopicPartition, GroupPosition]:
-        """Return the positions up to which the application has processed records."""
+        """Return the positions up to which the application has processed records, or has committed them itself."""
         self._settle_before(self.working_on)
-        return {where: _processed(cursor) for where, cursor in self._fetcher.cursors.items()}
+        return {where: _processed_or_committed(cursor) for where, cursor in self._fetcher.cursors.items()}
 
     async def take_up(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Read these partitions, too, from the committed offsets, after `on_assigned`; returns those that are read.
@@ -490,6 +494,12 @@ def _waiting(caller: asyncio.Future[None]) -> Iterator[None]:
         yield
     finally:
         _callers.reset(token)
+
+
+def _processed_or_committed(cursor: Cursor) -> GroupPosition:
+    if cursor.committed > cursor.processed:
+        return _position(cursor, cursor.committed, cursor.committed_epoch)
+    return _processed(cursor)
 
 
 def _processed(cursor: Cursor) -> GroupPosition:

@@ -111,6 +111,25 @@ async def test_a_commit_within_a_batch_leaves_the_rest_of_the_batch(reading: Rea
     assert (reading.held.generation, reading.held.position) == (generation, 200)
 
 
+@pytest.mark.parametrize("offsets", [None, {ONE: 141}])
+async def test_a_commit_of_the_application_stays_in_force_if_it_fails_afterwards(
+    reading: Reading, offsets: dict[TopicPartition | tuple[str, int], int] | None
+) -> None:
+    """The last commit of a member must not go back: the next reader would read committed records again."""
+    reading.consumer.works_on(record(140))
+    await (reading.consumer.commit(offsets) if offsets else reading.consumer.commit_before(record(141)))
+    assert reading.offsets()[ONE] == 141
+    reading.delivery.give_back(ONE, 140)  # a blocking consumer ends with an exception of its block
+    assert (reading.held.position, reading.offsets()[ONE]) == (140, 141)
+    reading.held.seek(20)
+    assert reading.offsets()[ONE] == 20, "the application goes back itself"
+
+
+async def test_a_commit_of_records_that_were_not_read_yet_does_not_count_as_progress(reading: Reading) -> None:
+    await reading.consumer.commit({ONE: 300})
+    assert reading.offsets()[ONE] == 100
+
+
 async def test_a_commit_of_a_partition_that_was_moved_meanwhile_takes_its_new_position(reading: Reading) -> None:
     reading.held.seek(20)
     reading.delivery.held = None
