@@ -8,8 +8,8 @@ import re
 import grpc
 import pytest
 from grpc.aio import AioRpcError, Metadata
-from tidemark.client.metadata.cluster import none_answers
-from tidemark.model import ErrorCode
+from tidemark.client.metadata.no_answer import none_answers
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.errors import from_rpc_error
 
 
@@ -55,7 +55,8 @@ def test_a_connection_that_ends_during_a_write_is_no_internal_error_of_the_peer(
 
 
 def test_when_no_broker_answers_each_address_is_named_once_with_advice() -> None:
-    error = none_answers({"a:1": "a:1: unavailable: Connection refused", "b:1": "it has just started"})
+    causes = {"a:1": "a:1: unavailable: Connection refused", "b:1": "it has just started"}
+    error = none_answers({at: TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, why) for at, why in causes.items()})
     assert error.message == (
         "no broker answers (a:1: unavailable: Connection refused; b:1: it has just started): "
         "start one, or check the address and the network"

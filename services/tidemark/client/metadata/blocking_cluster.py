@@ -24,9 +24,8 @@ from tidemark.client.metadata.cluster import (
     hears_no_controller,
     leader_in,
     may_be_new,
-    no_brokers,
-    none_answers,
 )
+from tidemark.client.metadata.no_answer import is_other_service, no_answer
 from tidemark.client.metadata.other_clusters import replacement, why_unusable
 from tidemark.client.metadata.silence import Silence
 from tidemark.client.metadata.tls import Credentials, client_identity
@@ -47,6 +46,7 @@ T = TypeVar("T")
 CALL_S: Final = 5.0
 _METADATA_S: Final = 2.0
 """Timeout of a metadata request, which any healthy broker answers immediately."""
+_NO_ANSWER: Final = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.AUTHENTICATION_FAILED})
 
 
 class BlockingCluster:
@@ -152,12 +152,11 @@ class BlockingCluster:
         """Ask the brokers in turn for these topics, None: all topics.
 
         Raises:
-            TidemarkError: BROKER_NOT_AVAILABLE, INVALID_CONFIG, CLIENT_CLOSED.
+            TidemarkError: BROKER_NOT_AVAILABLE, INVALID_CONFIG, AUTHENTICATION_FAILED, CLIENT_CLOSED.
         """
         request = pb.GetMetadataRequest(topics=names or (), all_topics=names is None)
         live = [broker.address for broker in self.view.brokers.values()]
-        causes: dict[str, str] = {}
-        failures: list[TidemarkError] = []
+        causes: dict[str, TidemarkError] = {}
         others: dict[str, ClusterView | None] = {}
         addresses = list(dict.fromkeys([*live, *self._bootstrap]))
         first = self._turn % len(addresses)
@@ -168,23 +167,20 @@ class BlockingCluster:
             except TidemarkError as error:
                 if error.code is ErrorCode.CLIENT_CLOSED:
                     raise
-                causes[address] = error.message
-                failures.append(error)
+                causes[address] = error
                 others[address] = None
                 continue
             self._metadata_attempt.reset()
             if not (why := why_unusable(self.view, update)):
                 self._take_over(update)
                 return
-            causes[address] = why
+            causes[address] = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{address}: {why}")
             others[address] = update if update.brokers else None
         if (other := replacement(others, self._bootstrap, is_silent=False)) is not None:
             self._take_over(other)
             return
-        self._metadata_attempt.note(failures)
-        if all(": unimplemented: " in cause for cause in causes.values()):  # such as the admin service
-            raise no_brokers(causes)
-        raise none_answers(causes)
+        self._metadata_attempt.note(causes.values())
+        raise no_answer(causes, {address for address, cause in causes.items() if is_other_service(cause)})
 
     def _take_over(self, update: ClusterView) -> None:
         with self._lock:
@@ -283,7 +279,7 @@ class BlockingCluster:
         return (attempt or self._calls.attempt).within(until_s - time.monotonic())
 
     def _never_answered(self, error: TidemarkError) -> bool:
-        return not self.view.cluster_id and error.code is ErrorCode.BROKER_NOT_AVAILABLE
+        return not self.view.cluster_id and error.code in _NO_ANSWER
 
     def _refresh_quietly(self) -> None:
         try:

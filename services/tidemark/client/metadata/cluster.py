@@ -26,6 +26,7 @@ import grpc
 from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.closed_calls import unary_calls
+from tidemark.client.metadata.no_answer import is_other_service, no_answer, none_answers
 from tidemark.client.metadata.other_clusters import replacement, why_unusable
 from tidemark.client.metadata.silence import Silence
 from tidemark.client.metadata.tls import Credentials, client_identity
@@ -171,15 +172,15 @@ class Cluster:
             causes = await self._ask_any(timeout_s=deadline_s - time.monotonic())
             if causes is None:
                 return
-            if self.other_services.issuperset(causes):
-                raise no_brokers(causes)
-            refused = _token_refused(causes.values()) or refused  # a last round may be too short for some brokers
-            if refused is not None and not refused.retriable:
-                raise refused
+            error = no_answer(causes, self.other_services)
+            if not error.retriable:
+                raise error
+            if error.code is ErrorCode.AUTHENTICATION_FAILED:
+                refused = error  # a last round may be too short for some brokers
             pause_s = backoff.next_s()
             if time.monotonic() + pause_s >= deadline_s:
-                raise refused or _none_answers(causes)
-            silence.note(refused or _none_answers(causes))
+                raise refused or error
+            silence.note(refused or error)
             await asyncio.sleep(pause_s)
 
     async def close(self) -> None:
@@ -263,7 +264,7 @@ class Cluster:
                 break
             waited_s = time.monotonic() - started_s
             if causes is not None and waited_s >= timeout_s:
-                raise _none_answers(causes)
+                raise none_answers(causes)
             error = self._error_of(topic)
             patient_s = patience_s if error.code is ErrorCode.UNKNOWN_TOPIC else TOPIC_PATIENCE_S
             if causes is None and waited_s >= self._patience_s(patient_s, timeout_s):
@@ -356,7 +357,7 @@ class Cluster:
             count = (await self.topic(topic, timeout_s=max(_ASK_S_MIN, left_s))).count
             waited_s = time.monotonic() - started_s
             if causes is not None and count <= beyond and waited_s >= timeout_s:
-                raise _none_answers(causes)
+                raise none_answers(causes)
             if count <= beyond and causes is None and waited_s >= self._patience_s(patience_s, timeout_s):
                 if hears_no_controller(self._view):
                     raise may_be_new(unknown_partition(*where, count))
@@ -574,9 +575,10 @@ class Cluster:
         try:
             response = await self.stub(address).GetMetadata(request, timeout=timeout_s, wait_for_ready=False)
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            cause = from_rpc_error(error, address=address)
+            if is_other_service(cause):
                 self.other_services.add(address)
-            return from_rpc_error(error, address=address)
+            return cause
         view = view_from_proto(response.metadata, shared=True)
         why = why_unusable(self._view, view)
         if view.brokers:
@@ -666,33 +668,3 @@ def may_be_new(error: TidemarkError) -> TidemarkError:
 
 def _joined(causes: dict[str, TidemarkError]) -> str:
     return "; ".join(sorted({cause.message for cause in causes.values()}))
-
-
-def none_answers(causes: Mapping[str, str]) -> TidemarkError:
-    """Make the error for the failure of every broker; `causes` by address."""
-    named = (cause if cause.startswith(address) else f"{address}: {cause}" for address, cause in causes.items())
-    return TidemarkError(
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        f"no broker answers ({'; '.join(named)}): start one, or check the address and the network",
-        causes,
-    )
-
-
-def _token_refused(causes: Iterable[TidemarkError]) -> TidemarkError | None:
-    """The refusal of the token, if all brokers refuse it."""
-    found = list(causes)
-    every = all(one.code is ErrorCode.AUTHENTICATION_FAILED and "reason" in one.metadata for one in found)
-    return found[0] if found and every else None
-
-
-def no_brokers(addresses: Iterable[str]) -> TidemarkError:
-    """Make the error for addresses at which other services answer."""
-    named = ", ".join(addresses)
-    return TidemarkError(
-        ErrorCode.INVALID_CONFIG,
-        f"bootstrap: {named} is not a broker: give the address of a broker, port 9192 by default",
-    )
-
-
-def _none_answers(causes: Mapping[str, TidemarkError]) -> TidemarkError:
-    return none_answers({address: cause.message for address, cause in causes.items()})

@@ -13,7 +13,7 @@ import pytest
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.metadata import blocking_cluster, silence
 from tidemark.client.metadata.blocking_cluster import BlockingCluster
-from tidemark.client.metadata.cluster import none_answers
+from tidemark.client.metadata.no_answer import none_answers
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError
 from tidemark.rpc.codecs.metadata import view_to_proto
@@ -49,7 +49,7 @@ def asks(reader: RangeReader, clock: Clock, *, answers: bool) -> Callable[..., N
         left_s = reader._cluster.left_s()
         clock.sleep(min(CALL_S, left_s))
         if not answers or left_s < CALL_S:
-            raise none_answers({"broker": "deadline exceeded"})
+            raise none_answers({"broker": TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "deadline exceeded")})
 
     return refresh
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The start of a client whose token has expired, at brokers of which one does not answer in time any more."""
+"""The start of a client whose token brokers refuse, or that no broker answers in time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 
 import pytest
 from tidemark.client.metadata import silence
+from tidemark.client.metadata.blocking_cluster import BlockingCluster
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.errors import AuthenticationError
 from tidemark.model import ErrorCode, TidemarkError
@@ -46,3 +47,33 @@ async def test_a_start_without_an_answer_is_logged_once_before_its_end(
         await cluster.start()
     assert [record.message for record in caplog.records] == [f"{failed.value.message}; trying again for 0 s"]
     await cluster.close()
+
+
+def test_a_blocking_client_whose_token_every_broker_refuses_fails_with_the_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: a blocking client asked until its deadline, and then raised BROKER_NOT_AVAILABLE."""
+    asked: list[str] = []
+
+    def refuse(_: BlockingCluster, address: str, *__: object) -> None:
+        asked.append(address)
+        raise TidemarkError(ErrorCode.AUTHENTICATION_FAILED, "the token is not known", {"reason": "unknown"})
+
+    monkeypatch.setattr(BlockingCluster, "call", refuse)
+    with BlockingCluster("a:1,b:1", deadline_s=2.0) as cluster, raises_code(ErrorCode.AUTHENTICATION_FAILED, "known"):
+        cluster.topics(["orders"])
+    assert asked == ["a:1", "b:1"]
+
+
+def test_a_blocking_client_tries_an_expired_token_again_until_its_connect_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise expired()
+
+    monkeypatch.setattr(BlockingCluster, "call", refuse)
+    with (
+        BlockingCluster("a:1,b:1", deadline_s=60.0, connect_timeout_s=0.1) as cluster,
+        pytest.raises(AuthenticationError, match="has expired"),
+    ):
+        cluster.topics(["orders"])
