@@ -323,7 +323,7 @@ class _Refusals(grpc.aio.ServerInterceptor):
                         bound.reschedule(None)
                     response = await inner(request, context)
                     await fit(response)
-                    return response
+                    return call.encode(response)  # gRPC would hold the response, too, until it is sent
             except TidemarkError as error:
                 await abort_with(context, error)
             except TimeoutError:
@@ -341,7 +341,7 @@ class _Refusals(grpc.aio.ServerInterceptor):
                 _log.exception("a call failed with an unexpected error", extra={"method": handler_call_details.method})
                 await abort_with(context, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
 
-        return grpc.stream_unary_rpc_method_handler(refusing, None, call.encode)
+        return grpc.stream_unary_rpc_method_handler(refusing)
 
 
 def _refusing_stream(handler: Any, call: Call) -> Any:
@@ -380,4 +380,4 @@ def _refusing_stream(handler: Any, call: Call) -> Any:
         refusing = written
     else:
         return handler
-    return grpc.stream_stream_rpc_method_handler(refusing, None if of_one else call.decoder(), call.encode)
+    return grpc.stream_stream_rpc_method_handler(refusing, None if of_one else call.decoder())

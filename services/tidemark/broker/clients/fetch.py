@@ -201,6 +201,7 @@ class FetchService:
                     quotas.debit(QuotaKind.REQUEST_PERCENTAGE, took_s)
                     results.throttle_time_ms = quotas.wait_ms(*FETCH_QUOTAS)
                     return results
+                del results  # up to a whole answer, for as long as the request waits
                 left_s, from_s = left_ms / 1000, time.perf_counter()
                 try:
                     await self._purgatory.wait(event, min(left_s, _FOLLOWER_CHECK_S) if as_follower else left_s)

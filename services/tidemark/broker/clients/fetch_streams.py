@@ -10,6 +10,7 @@ import grpc
 
 from tidemark.broker.clients.fetch import FETCH_QUOTAS, FetchService
 from tidemark.errors import TidemarkError
+from tidemark.rpc.codecs.fetch import Results
 from tidemark.rpc.errors import abort_with
 from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas
 from tidemark.rpc.security.access import Access
@@ -36,12 +37,16 @@ class FetchStreams:
             request = await self._next(context, quotas if answered else NO_QUOTAS)
             if request is grpc.aio.EOF:
                 return
-            try:
-                fetched = await self._fetch.fetch_next(request, access, quotas)
-            except TidemarkError as error:
-                await abort_with(context, error)
-            await context.write(fetched)
+            # No variable holds the answer: its batches would stay until the next answer.
+            await context.write(await self._answer(request, context, access, quotas))
+            del request
             answered = True
+
+    async def _answer(self, request: Any, context: Any, access: Access | None, quotas: CallerQuotas) -> Results:
+        try:
+            return await self._fetch.fetch_next(request, access, quotas)
+        except TidemarkError as error:
+            await abort_with(context, error)
 
     async def _next(self, context: Any, quotas: CallerQuotas) -> Any:
         """The next request. After an answer with a wait, the stream is not read until the wait is over (rule Q2)."""

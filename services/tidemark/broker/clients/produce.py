@@ -108,6 +108,7 @@ class ProduceService:
             while (response := await stream.outbox.get()) is not None:
                 await context.write(response)
                 stream.written(response)
+                del response  # the next one may come late
             if stream.refusal is not None:
                 await abort_with(context, stream.refusal)
         finally:

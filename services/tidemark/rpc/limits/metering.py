@@ -199,8 +199,10 @@ class MeteredContext:
         return await self._call.checked(request) if type(request) is _Unchecked else request
 
     async def write(self, message: Any) -> None:
-        """Send a message, as in gRPC."""
-        await self._context.write(message)
+        """Send a message, as in gRPC, which gets its bytes: gRPC would hold the message, too, until it is sent."""
+        data = self._call.encode(message)
+        del message
+        await self._context.write(data)
         self._call.sends(0)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +20,7 @@ from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkE
 from tidemark.ports import TimestampOffset
 from tidemark.record.checks import check_batches
 from tidemark.record.transactions import AbortedTransaction
-from tidemark.rpc.codecs.fetch import Fetched, encode
+from tidemark.rpc.codecs.fetch import Fetched, Results, encode
 from tidemark.rpc.quotas.enforcement import CallerQuotas, ClientQuotas
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import broker_service_pb2 as pb
@@ -352,6 +353,27 @@ async def test_fetches_that_wait_for_the_same_records_share_a_quota(
     answers = await asyncio.gather(*waiting)
     assert sorted(len(one.batches) for [one] in answers) == [0] * 49 + [END]
     assert all(3_000 < results.throttle_time_ms <= 4_001 for results in answers)
+
+
+async def test_a_fetch_that_waits_for_more_bytes_holds_no_records(
+    service: FetchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: each fetch with a large `min_bytes` held up to 7 MiB for 30 s, beyond the limits of connections."""
+    read, answers = service._read_all, list[weakref.ref[Results]]()
+
+    async def noted(*arguments: Any) -> tuple[Results, bool]:
+        results, settled = await read(*arguments)
+        answers.append(weakref.ref(results))
+        return results, settled
+
+    monkeypatch.setattr(service, "_read_all", noted)
+    part = pb.PartitionFetch(topic="flights", partition=0)
+    request = pb.FetchRequest(partitions=[part], max_bytes=100, max_wait_ms=9_000, min_bytes=1 << 20)
+    waiting = asyncio.create_task(service.fetch(request))
+    await asyncio.wait([waiting], timeout=0.05)
+    assert [results() for results in answers] == [None]
+    service._purgatory.close()
+    assert sum(len(one.batches) for one in await waiting) == END
 
 
 async def test_a_fetch_that_its_caller_cancels_is_counted(service: FetchService) -> None:

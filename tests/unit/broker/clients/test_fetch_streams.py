@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import Any, NoReturn
 
 import grpc
 import pytest
 from tidemark.broker.clients.fetch_streams import FetchStreams
 from tidemark.model import ErrorCode, TidemarkError
+
+from tests.turns import turns
 
 
 class Fetches:
@@ -21,6 +24,10 @@ class Fetches:
     async def fetch_next(self, request: Any, access: object = None, quotas: object = None) -> Any:
         await self.may_answer.wait()
         return request
+
+
+class Watched:
+    """A request or an answer whose end a test notes."""
 
 
 class Refusing:
@@ -79,6 +86,32 @@ async def test_stopping_ends_an_idle_stream_at_once_and_a_busy_one_after_its_ans
     fetches.may_answer.set()
     await served[1]
     assert (idle.answers, waiting.answers) == ([], ["asked"])
+
+
+async def test_a_stream_holds_neither_an_answer_that_it_sends_nor_the_last_answer_and_request() -> None:
+    """Regression: each idle stream held the batches of its last answer, up to 7 MiB that no limit counted."""
+    taken, seen = asyncio.Event(), list[weakref.ref[Watched]]()
+
+    class Answering:
+        async def fetch_next(self, request: Watched, access: object = None, quotas: object = None) -> Watched:
+            seen.append(weakref.ref(request))
+            return Watched()
+
+    class Sending(Context):
+        async def write(self, answer: Watched) -> None:
+            seen.append(weakref.ref(answer))
+            del answer
+            await taken.wait()
+
+    context = Sending()
+    context.asked.put_nowait(Watched())
+    served = asyncio.create_task(FetchStreams(Answering()).serve(context))  # type: ignore[arg-type]
+    await turns()
+    assert seen[1]() is None
+    taken.set()
+    await turns()
+    assert [one() for one in seen] == [None, None]
+    served.cancel()
 
 
 async def test_a_call_that_the_client_cancels_is_cancelled() -> None:

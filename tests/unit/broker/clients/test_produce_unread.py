@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -51,6 +52,15 @@ async def test_a_stream_is_not_read_while_its_client_reads_no_answers(unread: tu
     context.reading.set()
     answered = [(await harness.response()).correlation_id for _ in range(sent)]
     assert answered == list(range(sent))
+
+
+async def test_a_stream_that_waits_holds_no_answer(unread: tuple[Harness, Unread]) -> None:
+    harness, context = unread
+    context.reading.set()
+    context.send(0, b"no batch", partitions=RESULTS)
+    response = await harness.response()
+    await turns()
+    assert sys.getrefcount(response) == 2, "of this function, and of the call"
 
 
 async def test_a_stream_ends_though_its_client_reads_nothing(unread: tuple[Harness, Unread]) -> None:
