@@ -71,31 +71,50 @@ class Resources:
         return [(kind, pattern, name) for kind, pattern, names in given for name in names or ()]
 
 
-PrincipalsOption = Annotated[
-    list[str],
-    typer.Option(
-        "--principal",
-        metavar="PRINCIPAL",
-        help="User:URI-OF-A-CERTIFICATE, User:token:NAME, ...; 'User:*': every caller; repeatable.",
-    ),
-]
-AllowOption = Annotated[
-    list[str] | None, typer.Option("--allow", metavar="OPERATION", help="Operation to allow; repeatable.")
-]
-DenyOption = Annotated[
-    list[str] | None, typer.Option("--deny", metavar="OPERATION", help="Operation to deny; repeatable.")
-]
-HostsOption = Annotated[
-    list[str] | None, typer.Option("--host", metavar="ADDRESS", help="Address of the caller; default: all; repeatable.")
-]
+@dataclass(frozen=True, slots=True)
+class RuleOptions:
+    """The options that name rules, apart from their resources."""
+
+    principal: Annotated[
+        list[str],
+        typer.Option(
+            "--principal",
+            metavar="PRINCIPAL",
+            help="User:URI-OF-A-CERTIFICATE, User:token:NAME, ...; 'User:*': every caller; repeatable.",
+        ),
+    ]
+    allow: Annotated[
+        list[str] | None, typer.Option("--allow", metavar="OPERATION", help="Operation to allow; repeatable.")
+    ] = None
+    deny: Annotated[
+        list[str] | None, typer.Option("--deny", metavar="OPERATION", help="Operation to deny; repeatable.")
+    ] = None
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="ADDRESS", help="Address of the caller; default: all; repeatable."),
+    ] = None
+
+    def rules(self, resources: Resources) -> list[Acl]:
+        """The rules of every combination of the options; raises INVALID_REQUEST if an option is missing or wrong."""
+        operations = [(Permission.ALLOW, option(Operation, one)) for one in self.allow or ()]
+        operations += [(Permission.DENY, option(Operation, one)) for one in self.deny or ()]
+        if not operations:
+            raise invalid_request("give --allow OPERATION or --deny OPERATION")
+        named = resources.named()
+        if not named:
+            raise invalid_request("name a resource: --topic, --topic-prefix, --group, --group-prefix, --cluster, ...")
+        return [
+            check_acl(Acl(kind, pattern, name, principal, host, operation, permission))
+            for principal in self.principal
+            for host in self.host or (ANY,)
+            for kind, pattern, name in named
+            for permission, operation in operations
+        ]
 
 
 @acl_app.command(short_help="Add rules.")
 def add(
-    principal: PrincipalsOption,
-    allow: AllowOption = None,
-    deny: DenyOption = None,
-    host: HostsOption = None,
+    wanted: RuleOptions,
     resources: Resources = Resources(),
     dry_run: DryRunOption = False,
     options: Cluster = Cluster(),
@@ -113,15 +132,12 @@ def add(
       tidemark acl add --principal 'User:*' --deny delete --topic orders --host 10.0.0.7
       tidemark acl add --principal User:token:carol --allow describe --allow alter --cluster --dry-run
     """
-    _change(_rules(principal, allow, deny, host, resources), (), dry_run=dry_run, options=options)
+    _change(wanted.rules(resources), (), dry_run=dry_run, options=options)
 
 
 @acl_app.command(short_help="Remove rules.")
 def remove(
-    principal: PrincipalsOption,
-    allow: AllowOption = None,
-    deny: DenyOption = None,
-    host: HostsOption = None,
+    wanted: RuleOptions,
     resources: Resources = Resources(),
     dry_run: DryRunOption = False,
     options: Cluster = Cluster(),
@@ -135,7 +151,7 @@ def remove(
     Example:
       tidemark acl remove --principal User:token:alice --allow write --topic orders
     """
-    _change((), _rules(principal, allow, deny, host, resources), dry_run=dry_run, options=options)
+    _change((), wanted.rules(resources), dry_run=dry_run, options=options)
 
 
 @acl_app.command("list", short_help="List rules.")
@@ -225,30 +241,6 @@ def _literal(resources: Resources) -> list[Resource]:
     if not named or any(pattern is Pattern.PREFIXED for _, pattern, _ in named):
         raise invalid_request("name the resources: --topic, --group, --transactional-id, --user or --cluster")
     return [Resource(kind, name) for kind, _, name in named]
-
-
-def _rules(
-    principals: Iterable[str],
-    allow: Iterable[str] | None,
-    deny: Iterable[str] | None,
-    hosts: Iterable[str] | None,
-    resources: Resources,
-) -> list[Acl]:
-    """The rules of every combination of the options."""
-    operations = [(Permission.ALLOW, option(Operation, one)) for one in allow or ()]
-    operations += [(Permission.DENY, option(Operation, one)) for one in deny or ()]
-    if not operations:
-        raise invalid_request("give --allow OPERATION or --deny OPERATION")
-    named = resources.named()
-    if not named:
-        raise invalid_request("name a resource: --topic, --topic-prefix, --group, --group-prefix, --cluster, ...")
-    return [
-        check_acl(Acl(kind, pattern, name, principal, host, operation, permission))
-        for principal in principals
-        for host in hosts or (ANY,)
-        for kind, pattern, name in named
-        for permission, operation in operations
-    ]
 
 
 def _change(add: Iterable[Acl], remove: Iterable[Acl], *, dry_run: bool, options: Cluster) -> None:

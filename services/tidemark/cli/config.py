@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidemark.cli.common import completion
-from tidemark.cli.common.options import Cluster, Commands, DryRunOption, parse_configs
+from tidemark.cli.common.options import Cluster, Commands, DryRunOption, RequestIdOption, parse_configs
 from tidemark.cli.common.output import print_json, print_line, print_table, print_warning
 from tidemark.client.created_topic import MIN_ISR, restart_warnings
 from tidemark.core.config_resource import ConfigKind, ConfigResource
@@ -45,10 +45,6 @@ NameArgument = Annotated[
 KeysArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY", help="Settings; default: all.", autocompletion=completion.config_keys),
-]
-RequestIdOption = Annotated[
-    str,
-    typer.Option("--request-id", metavar="ID", help="A repeat with the same id changes nothing; default: a new id."),
 ]
 
 

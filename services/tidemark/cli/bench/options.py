@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidemark.cli.common import completion
-from tidemark.cli.common.options import AdminOption, BootstrapOption, JsonOption, OutputOption
+from tidemark.cli.common.options import AdminOption, BootstrapOption, JsonOption, OutputOption, TopicConfigsOption
 from tidemark.cli.common.output import Output
 from tidemark.cli.common.units import parse_size
 from tidemark.cli.produce.options import Acks, AcksOption, CodecOption, Compression
@@ -63,16 +63,7 @@ class Target:
             "--replication-factor", "-r", metavar="N", min=0, help="For the new topic; 0: the cluster's default."
         ),
     ] = 0
-    configs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="KEY=VALUE",
-            help="A setting of the new topic; repeatable.",
-            autocompletion=completion.topic_settings,
-        ),
-    ] = None
+    configs: TopicConfigsOption = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidemark.cli.common import completion
-from tidemark.cli.common.options import Cluster, Commands, DryRunOption, fits_int32, parse_targets
+from tidemark.cli.common.options import Cluster, Commands, DryRunOption, OnlyTopicsOption, fits_int32, parse_targets
 from tidemark.cli.common.output import error_json, name_of, print_json, print_line, print_table, raise_all
 from tidemark.cli.common.units import parse_rate
 from tidemark.cli.reassign.copy_time import warn_of_long_copy
@@ -47,16 +47,7 @@ def describe(
             "--broker", metavar="N", help="A broker; repeatable; default: all.", autocompletion=completion.brokers
         ),
     ] = None,
-    topics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC",
-            help="Only replicas of this topic; repeatable.",
-            autocompletion=completion.topics,
-        ),
-    ] = None,
+    topics: OnlyTopicsOption = None,
     replicas: Annotated[bool, typer.Option("--replicas", help="Also list the replicas.")] = False,
     cluster: Cluster = Cluster(),
 ) -> None:

@@ -50,6 +50,26 @@ TopicsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="TOPIC", help="Topics; default: all.", autocompletion=completion.topics),
 ]
+OnlyTopicsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", "-t", metavar="TOPIC", help="Only this topic; repeatable.", autocompletion=completion.topics
+    ),
+]
+TopicConfigsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="KEY=VALUE",
+        help="A setting of the new topic; repeatable.",
+        autocompletion=completion.topic_settings,
+    ),
+]
+RequestIdOption = Annotated[
+    str,
+    typer.Option("--request-id", metavar="ID", help="A repeat with the same id changes nothing; default: a new id."),
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check and show the result; change nothing.")]
 """A command with a parameter `dry_run` also takes the option's former name, which no help shows."""

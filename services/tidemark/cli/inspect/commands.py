@@ -8,9 +8,15 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.common import completion
 from tidemark.cli.common.connection import need_bootstrap
-from tidemark.cli.common.options import BootstrapOption, Commands, JsonOption, OutputOption, fits_int32
+from tidemark.cli.common.options import (
+    BootstrapOption,
+    Commands,
+    JsonOption,
+    OnlyTopicsOption,
+    OutputOption,
+    fits_int32,
+)
 from tidemark.cli.common.output import Output
 from tidemark.cli.common.units import parse_rate
 
@@ -121,16 +127,7 @@ def replicas() -> None:
 
 @replicas_app.command("verify", short_help="Compare all replicas while the cluster runs.")
 def verify_replicas(
-    topics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC",
-            help="Only this topic; repeatable.",
-            autocompletion=completion.topics,
-        ),
-    ] = None,
+    topics: OnlyTopicsOption = None,
     partitions: Annotated[
         list[int] | None,
         typer.Option("--partition", metavar="N", help="Only this partition of the single --topic; repeatable."),

@@ -14,7 +14,7 @@ import typer
 
 from tidemark.cli.common import completion
 from tidemark.cli.common.connection import need_bootstrap
-from tidemark.cli.common.options import Cluster, Commands, DryRunOption, TopicArgument
+from tidemark.cli.common.options import Cluster, Commands, DryRunOption, RequestIdOption, TopicArgument
 from tidemark.cli.common.output import counted, print_json, print_line, print_table, shown_time
 from tidemark.cli.common.schema_source import STDIN, KeyOptions, SchemaOption, document_yaml, draft_of, saved_schema
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
@@ -188,12 +188,7 @@ def evolve(
         int | None,
         typer.Option("--expected-version", metavar="N", min=1, help="Refuse unless N is the newest version."),
     ] = None,
-    request_id: Annotated[
-        str,
-        typer.Option(
-            "--request-id", metavar="ID", help="A repeat with the same id changes nothing; default: a new id."
-        ),
-    ] = "",
+    request_id: RequestIdOption = "",
     dry_run: DryRunOption = False,
     keys: KeyOptions = KeyOptions(),
     cluster: Cluster = Cluster(),

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common import completion
 from tidemark.cli.common.options import (
     Cluster,
     Commands,
     DryRunOption,
     TopicArgument,
+    TopicConfigsOption,
     TopicsArgument,
     YesOption,
     confirm,
@@ -60,16 +60,7 @@ def create(
             help="Replicas of each partition; 0: the cluster's default.",
         ),
     ] = 0,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="KEY=VALUE",
-            help="A topic setting; repeatable.",
-            autocompletion=completion.topic_settings,
-        ),
-    ] = None,
+    config: TopicConfigsOption = None,
     schema: SchemaOption = None,
     keys: KeyOptions = KeyOptions(),
     dry_run: DryRunOption = False,

@@ -16,6 +16,7 @@ from tidemark.cli.common.connection import need_bootstrap
 from tidemark.cli.common.options import (
     BootstrapOption,
     Commands,
+    OnlyTopicsOption,
     OutputOption,
     YesOption,
     confirm,
@@ -147,16 +148,7 @@ def abort(
 
 @transaction_app.command("find-hanging", short_help="Find transactions that hold read_committed readers back.")
 def find_hanging(
-    topics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC",
-            help="Topic; repeatable. Default: all topics.",
-            autocompletion=completion.topics,
-        ),
-    ] = None,
+    topics: OnlyTopicsOption = None,
     open_longer_than_s: LongerOption = 60,
     bootstrap: BootstrapOption = "",
     output: OutputOption = Output.TEXT,
