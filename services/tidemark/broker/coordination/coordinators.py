@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Generic, TypeVar
 
 from tidemark.broker.coordination.internal_topic import InternalTopic
@@ -14,11 +14,12 @@ from tidemark.broker.coordination.state_log import StateLogs
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView
 from tidemark.core.replication.effects import LeadershipChanged
-from tidemark.model import BrokerId, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 
 _SUSPENDED_MS: Final = 1000
 
 _Shard = TypeVar("_Shard", bound=Shard[Any, Any, Any])
+_T = TypeVar("_T")
 
 
 class Coordinators(Generic[_Shard]):
@@ -77,10 +78,17 @@ class Coordinators(Generic[_Shard]):
         if view is not None:
             self._shards[index] = self._make(effect.partition, view.leader_epoch)
 
-    @property
-    def shards(self) -> Collection[_Shard]:
-        """The shards whose partitions this broker leads."""
-        return self._shards.values()
+    async def read_each(self, read: Callable[[_Shard], Awaitable[Iterable[_T]]]) -> tuple[list[_T], list[int]]:
+        """The answers of all shards, and the partitions whose keys are not among the answers now."""
+        found: list[_T] = []
+        missing = set(self.missing())
+        for shard in tuple(self._shards.values()):
+            try:
+                found += await read(shard)
+            except TidemarkError as error:
+                if error.code is not ErrorCode.NOT_COORDINATOR:
+                    missing.add(shard.log.partition.partition)
+        return found, sorted(missing)
 
     def shard_of(self, key: str) -> _Shard:
         """The shard of a key that this broker coordinates.

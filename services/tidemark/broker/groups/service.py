@@ -129,26 +129,20 @@ class GroupService(GroupServiceServicer):
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Any) -> pb.ListGroupsResponse:
         """The groups that this broker coordinates."""
-        response = pb.ListGroupsResponse()
-        states, missing = set(request.states), set(self._groups.missing())
-        for shard in tuple(self._groups.shards):
-            index = shard.log.partition.partition
-            try:
-                found = await shard.read(
-                    lambda coordinator, index=index: [  # type: ignore[misc]
-                        listing_to_proto(group, index)
-                        for group in (*coordinator.groups, *coordinator.pending_groups)
-                        if not states or state_to_proto(group.state) in states
-                    ]
-                )
-            except TidemarkError as error:
-                if error.code is not ErrorCode.NOT_COORDINATOR:
-                    missing.add(index)
-                continue
-            response.groups.extend(found)
-        response.loading_partitions.extend(sorted(missing))
-        response.groups.sort(key=lambda group: group.group_id)
-        return response
+        states = set(request.states)
+
+        def listed(shard: GroupShard) -> Awaitable[list[pb.GroupListing]]:
+            return shard.read(
+                lambda coordinator: [
+                    listing_to_proto(group, shard.log.partition.partition)
+                    for group in (*coordinator.groups, *coordinator.pending_groups)
+                    if not states or state_to_proto(group.state) in states
+                ]
+            )
+
+        found, missing = await self._groups.read_each(listed)
+        found.sort(key=lambda group: group.group_id)
+        return pb.ListGroupsResponse(groups=found, loading_partitions=missing)
 
     async def DescribeGroups(self, request: pb.DescribeGroupsRequest, context: Any) -> pb.DescribeGroupsResponse:
         """Describe groups: their members, and unless `without_offsets`, committed offsets and lag."""

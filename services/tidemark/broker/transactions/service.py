@@ -12,7 +12,7 @@ from tidemark.broker.transactions.requests import Requests
 from tidemark.core.transactions.refusals import check_versions
 from tidemark.core.transactions.requests import Abort, CommitMembers, End, Init, Initialized, Join
 from tidemark.core.transactions.state import ProducerIdentity
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.codecs.refs import ref_from_proto
 from tidemark.rpc.codecs.transaction import (
@@ -122,14 +122,10 @@ class TransactionService(TransactionServiceServicer):
         """The ids that this broker coordinates."""
         phases, longer_ms = phases_from_proto(request.phases), request.open_longer_than_ms
         now = self._coordinators.situation()
-        response, found, missing = pb.ListTransactionsResponse(), [], set(self._coordinators.missing())
-        for shard in tuple(self._coordinators.shards):
-            try:
-                found += await shard.read(lambda coordinator: coordinator.summaries(now, phases, longer_ms))
-            except TidemarkError as error:
-                if error.code is not ErrorCode.NOT_COORDINATOR:
-                    missing.add(shard.log.partition.partition)
-        response.loading_partitions.extend(sorted(missing))
+        found, missing = await self._coordinators.read_each(
+            lambda shard: shard.read(lambda coordinator: coordinator.summaries(now, phases, longer_ms))
+        )
+        response = pb.ListTransactionsResponse(loading_partitions=missing)
         async for one in InSlices(sorted(found)):
             response.transactions.append(summary_to_proto(*one))
         return response
