@@ -225,12 +225,9 @@ def read_json(path: Path, **members: type) -> dict[str, Any] | None:
     Raises:
         BadFile: truncated, damaged, or not written by `pack_json`.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    content = _content(path)
+    if content is None:
         return None
-    except OSError as error:
-        raise BadFile(f"{path.name} cannot be read: {error.strerror}") from error
     try:
         document = json.loads(content)
         whole = isinstance(document, dict) and document.pop("crc", None) == _document_crc(document)
@@ -243,6 +240,15 @@ def read_json(path: Path, **members: type) -> dict[str, Any] | None:
             raise BadFile(f"{path.name} has no {name} that can be used")
     known: dict[str, Any] = document
     return known
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadFile(f"{path.name} cannot be read: {error.strerror}") from error
 
 
 def _document_crc(document: Mapping[str, Any]) -> int:
@@ -261,12 +267,9 @@ def read_lines(path: Path) -> list[str] | None:
     Raises:
         BadFile: truncated, damaged or of an unknown version.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    content = _content(path)
+    if content is None:
         return None
-    except OSError as error:
-        raise BadFile(f"{path.name} cannot be read: {error.strerror}") from error
     cut = content.rfind(b"crc ")
     if cut < 0 or content[cut:] != f"crc {checksum(content[:cut]):08x}\n".encode():
         raise BadFile(f"the checksum of {path.name} does not match")

@@ -20,7 +20,8 @@ from pyarrow import types
 
 from tidemark.client.typed.batch_rows import SYSTEM_COLUMNS
 from tidemark.client.typed.record_values import EPOCH
-from tidemark.client.typed.table_columns import is_binary, is_list, unnested
+from tidemark.client.typed.table_columns import is_binary, unnested
+from tidemark.core.schemas.arrow_types import is_list
 
 Convert = Callable[[Any], Any]
 _DAY_US: Final = 86_400_000_000

@@ -15,7 +15,7 @@ from pyarrow import types
 
 from tidemark.client.suggestions import nearest
 from tidemark.client.typed.mismatches import MisfitError, shown_value
-from tidemark.core.schemas.arrow_types import arrow_field, arrow_type
+from tidemark.core.schemas.arrow_types import arrow_field, arrow_type, is_list
 from tidemark.core.schemas.model import (
     INT_BITS,
     MAP_KEY,
@@ -275,12 +275,6 @@ def _check_unique(offsets: Any, keys: Any) -> None:
     twice = counted.filter(_compute.greater(counted["count_all"], 1)).sort_by("row").slice(0, 1)
     for found in twice.to_pylist():
         raise MisfitError(f"the map has the key {shown_value(found['key'])} twice", [MAP_KEY], found["row"])
-
-
-def is_list(found: Any) -> bool:
-    """Whether a type is one of Arrow's lists."""
-    checks = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
-    return any(getattr(types, check)(found) for check in checks)
 
 
 def unnested(array: Any) -> tuple[Any, Any]:

@@ -163,12 +163,13 @@ def _type(found: Type, path: Path, budget: ColumnBudget) -> ColumnType:
     if types.is_struct(found):
         columns = [found.field(index) for index in range(found.num_fields)]
         return StructOf(tuple(_column(column, path, budget) for column in columns))
-    if _is_list(found):
+    if is_list(found):
         return ListOf(_column(cast("Any", found).value_field, path, budget, ELEMENT))
     return _plain_type(found, path)
 
 
-def _is_list(found: Type) -> bool:
+def is_list(found: Type) -> bool:
+    """Whether a type is one of Arrow's lists."""
     checks = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
     return any(getattr(types, check)(found) for check in checks)
 
