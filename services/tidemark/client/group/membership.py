@@ -239,6 +239,9 @@ class Membership:
             epoch = self.member_epoch
             request = self._commits.request(found, self.member_id, epoch, transaction)
             left_s = deadline_s - time.monotonic()
+            if transaction is None:
+                for one in found:
+                    self._committed.pop(one.partition, None)  # unknown until the answer, which may be lost
             try:
                 response = await self._coordinator.call(lambda stub: stub.CommitOffsets, request, timeout_s=left_s)
             except TidemarkError as error:

@@ -330,6 +330,30 @@ async def test_commit_behind_an_unanswered_one_times_out_by_itself(coordinator: 
         await asyncio.gather(stuck, return_exceptions=True)
 
 
+async def test_a_member_that_goes_back_commits_again_after_a_commit_without_an_answer(
+    coordinator: ByHand, reader: SlowReader, member: Membership
+) -> None:
+    """The coordinator may have stored that commit: the next reader would begin after records that are to be read."""
+    where = TopicPartition("a", 0)
+    member.began_at(where, 1)
+    for position in (8, 1):
+        reader.position = position
+        committing = asyncio.create_task(member._commit_processed(frozenset({where}), 60))
+        try:
+            assert (await _commit(coordinator)).offsets[0].offset == position
+        finally:
+            committing.cancel()
+            await asyncio.gather(committing, return_exceptions=True)
+
+
+async def _commit(coordinator: ByHand) -> pb.CommitOffsetsRequest:
+    async with asyncio.timeout(5):
+        while True:
+            request: Any = (await coordinator.asked.get())[0]
+            if isinstance(request, pb.CommitOffsetsRequest):
+                return request
+
+
 async def test_a_member_commits_offsets_beyond_the_limit_of_a_request_in_several(
     coordinator: ByHand, member: Membership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
