@@ -375,10 +375,13 @@ class Consumer(SyncClient[AsyncConsumer]):
         if self._records and (columns is not None or self._client.wants_back):
             self._give_back()
         if self._records and self._batch is not None:
-            batch = self._batch
-            rest = batch.rows.slice(batch.rows.num_rows - len(self._records))
-            self._records, self._batch = [], None
+            batch, waiting = self._batch, self._records
+            rest = batch.rows.slice(batch.rows.num_rows - len(waiting))
+            self._asked, self._last = False, len(waiting)  # the batch stays: the application may fail on the rest
+            self._client.works_on(waiting[-1])
+            self._records = []
             return batch._replace(rows=rest)
+        self._batch = None
         self._client.works_on(None)
         while True:
             found = self._take(timeout_s, columns)

@@ -320,6 +320,26 @@ def test_a_list_of_records_is_given_back_whole_if_the_application_fails_on_it(no
     assert noting.noted == [(2, 108), "not done", "closed"]
 
 
+def test_the_rest_of_a_batch_is_given_back_without_the_records_before_if_the_application_fails_on_it(
+    noting: Noting,
+) -> None:
+    noting.polled = [batch(107, 108, 109)]
+
+    def fail_on_the_rest() -> None:
+        with Polling(noting) as consumer:
+            assert next(consumer).offset == 107
+            rest = Consumer.poll(consumer, 1)
+            assert rest is not None
+            assert rest.rows.column("offset").to_pylist() == [108, 109]
+            assert noting.working_on is not None
+            assert noting.working_on.offset == 108, "record 107 is processed"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail_on_the_rest()
+    assert noting.noted == [(2, 108), "not done", "closed"]
+
+
 def test_a_list_of_records_is_not_given_back_if_the_application_asks_for_the_next(noting: Noting) -> None:
     noting.polled = [batch(107, 108), KeyboardInterrupt()]
 
