@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pytest
 from tidemark.client import AdminClient, Consumer, Producer, TopicPartition
+from tidemark.client.records import records_of
 from tidemark.local.cluster import LocalCluster
 
 from tests.integration.harness.waiting import wait_for
@@ -46,8 +47,7 @@ class Application:
                 self._take(record[1:3] for record in records)
             case "rows":
                 found = self.consumer.poll(0.02)
-                offsets = [] if found is None else found.rows.column("offset").to_pylist()
-                self._take((found.partition, offset) for offset in offsets if found is not None)
+                self._take(record[1:3] for record in ([] if found is None else records_of(*found)))
             case "commit":
                 self.consumer.commit()
                 self.committed = dict(self.got)
