@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple, NewType
@@ -37,6 +38,10 @@ ControllerEpoch = NewType("ControllerEpoch", int)
 NO_LEADER = BrokerId(-1)
 NO_EPOCH = LeaderEpoch(-1)
 NO_PRODUCER = -1
+
+UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Zero of all timestamps."""
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 REQUEST_ID_CHARACTERS_MAX = 128
 """Longest id of an election request; loss reports keep the id."""
@@ -73,6 +78,11 @@ def decimal_number(text: str) -> float | None:
 def host_port(host: str, port: int | str) -> str:
     """`host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def microseconds_of(instant: datetime) -> int:
+    """Microseconds since 1970 of a time with a time zone."""
+    return (instant - UNIX_EPOCH) // _MICROSECOND
 
 
 class TopicPartition(NamedTuple):

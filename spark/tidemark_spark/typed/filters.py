@@ -9,12 +9,13 @@ with NaN has no mask.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from tidemark.model import microseconds_of
 from tidemark.record.typed.batch import TimeRange
 
 Mask = Callable[[pa.RecordBatch], Any]
@@ -30,8 +31,6 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 }
 _AT_LEAST: Final = frozenset({"EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"})
 _AT_MOST: Final = frozenset({"EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"})
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _TEXT: Final[Mapping[str, Callable[..., Any]]] = {
     "StringStartsWith": _compute.starts_with,
     "StringEndsWith": _compute.ends_with,
@@ -66,7 +65,7 @@ def times_of(filters: Iterable[Any], columns: Collection[str]) -> TimeRange:
         kind, path, value = type(one).__name__, tuple(getattr(one, "attribute", ())), getattr(one, "value", None)
         if path not in wanted or not isinstance(value, datetime) or value.tzinfo is None:
             continue
-        at_us = (value - _EPOCH) // _MICROSECOND
+        at_us = microseconds_of(value)
         if kind in _AT_LEAST:
             from_us = at_us if from_us is None else max(from_us, at_us)
         if kind in _AT_MOST:

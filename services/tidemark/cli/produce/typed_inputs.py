@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from itertools import chain
 from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
@@ -24,11 +23,11 @@ from tidemark.client.outputs.typed_json import json_rows
 from tidemark.client.typed.batch_rows import SYSTEM_COLUMNS
 from tidemark.client.typed.mismatches import MisfitError
 from tidemark.client.typed.record_rows import RecordRows, Values
-from tidemark.client.typed.record_values import EPOCH, checked, superfluous
+from tidemark.client.typed.record_values import checked, superfluous
 from tidemark.client.typed.table_columns import fitted, schema_fields
 from tidemark.core.schemas.arrow_types import arrow_type
 from tidemark.core.schemas.model import INT_BITS, Column, ColumnType, Decimal, Primitive, TopicSchema, plain_type, walk
-from tidemark.model import TidemarkError, invalid_request
+from tidemark.model import TidemarkError, invalid_request, microseconds_of
 from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
 
 TIMESTAMP: Final = "_timestamp"
@@ -51,7 +50,6 @@ _CAST: Final = (
 """Types of columns whose texts Arrow can cast to values."""
 _EMPTY: Final[dict[ColumnType, Any]] = {Primitive.STRING: "", Primitive.BINARY: b""}
 """The values that an empty cell has in a column that is never null."""
-_MICROSECOND: Final = timedelta(microseconds=1)
 _compute: Any = pc
 Given = TypeVar("Given")
 
@@ -353,7 +351,7 @@ class TypedInput:
         event_time = self._schema.event_time_column
         if event_time is not None and event_time.id not in self._schema.key and event_time.name in keys:
             try:
-                stamp_us = (checked(keys.pop(event_time.name), event_time) - EPOCH) // _MICROSECOND
+                stamp_us = microseconds_of(checked(keys.pop(event_time.name), event_time))
             except MisfitError as misfit:
                 raise misfit.below(event_time.name) from None
         return self._rows.fit_deletion(keys, stamp_us)[0]

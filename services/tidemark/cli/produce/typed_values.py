@@ -32,10 +32,9 @@ from tidemark.core.schemas.model import (
     StructOf,
     plain_type,
 )
-from tidemark.model import DECIMAL_TEXT, decimal_number
+from tidemark.model import DECIMAL_TEXT, UNIX_EPOCH, decimal_number
 
 Convert = Callable[[Any], Any]
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER: Final = re.compile(r"-?\d{1,100}(\.\d{1,100})?", re.ASCII)
 _NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _SPECIAL: Final = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
@@ -253,7 +252,7 @@ def _instant(value: Any, unit: str) -> Any:
     if isinstance(value, int | float | Number) and not isinstance(value, bool):
         try:
             if -_LIMIT < value < _LIMIT:
-                return _EPOCH + timedelta(microseconds=round(value * UNITS_US[unit]))
+                return UNIX_EPOCH + timedelta(microseconds=round(value * UNITS_US[unit]))
             raise OverflowError
         except OverflowError:
             raise MisfitError(

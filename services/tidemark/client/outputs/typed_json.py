@@ -19,9 +19,9 @@ import pyarrow as pa
 from pyarrow import types
 
 from tidemark.client.typed.batch_rows import SYSTEM_COLUMNS
-from tidemark.client.typed.record_values import EPOCH
 from tidemark.client.typed.table_columns import is_binary, unnested
 from tidemark.core.schemas.arrow_types import is_list
+from tidemark.model import UNIX_EPOCH
 
 Convert = Callable[[Any], Any]
 _DAY_US: Final = 86_400_000_000
@@ -124,7 +124,7 @@ def _digits_of(ns: int) -> str:
 
 def _local_time(us: int) -> str:
     days, of_day_us = divmod(us, _DAY_US)
-    time = (EPOCH + timedelta(microseconds=of_day_us)).time()
+    time = (UNIX_EPOCH + timedelta(microseconds=of_day_us)).time()
     return f"{_date(days)}T{time.isoformat()}"
 
 

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from tidemark.client.argument_types import integer
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, microseconds_of
 
 TIMESTAMP_MAX_US: Final = (1 << 63) - 1
 """Largest distance of a timestamp from 1970."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 Timestamp = int | datetime
@@ -39,7 +37,7 @@ def _timestamp_us(given: Any) -> int:
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise _invalid(f"{given!r} has no time zone: add one, for example with .astimezone()")
-        timestamp_us = (given - _EPOCH) // _MICROSECOND
+        timestamp_us = microseconds_of(given)
     else:
         timestamp_us = integer("timestamp_us", given)
     if abs(timestamp_us) > TIMESTAMP_MAX_US:

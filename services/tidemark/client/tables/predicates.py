@@ -10,10 +10,11 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidemark.client.tables.table_scan import PartitionBounds
+from tidemark.model import microseconds_of
 from tidemark.record.typed.batch import TimeRange
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 _PARTITION: Final = "_partition"
 _OFFSET: Final = "_offset"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _INT64_MAX: Final = (1 << 63) - 1
 _MIRRORED: Final = {"Gt": "Lt", "GtEq": "LtEq", "Lt": "Gt", "LtEq": "GtEq", "Eq": "Eq"}
 _CLOSED: Final = {
@@ -71,7 +70,7 @@ def planned_of(predicate: pl.Expr, time_columns: Collection[str]) -> Planned:
         elif column == _OFFSET:
             offsets.add(op, value)
         elif column in time_columns and isinstance(value, datetime) and value.tzinfo is not None:
-            times.add(op, (value - _EPOCH) // _MICROSECOND, slack=1)  # a constant may have nanoseconds
+            times.add(op, microseconds_of(value), slack=1)  # a constant may have nanoseconds
     return Planned(
         PartitionBounds(partitions.indexes(), max(0, offsets.start), offsets.end),
         TimeRange(None if times.start == -_INT64_MAX else times.start, times.end),

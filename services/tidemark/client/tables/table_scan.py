@@ -6,9 +6,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from tidemark.client.tables.seam import Part, Seam
 from tidemark.client.typed.batch_rows import ALL_TIMES, BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.model import TopicPartition, invalid_request, unknown_partition
+from tidemark.model import TopicPartition, invalid_request, microseconds_of, unknown_partition
 from tidemark.record.typed.batch import TimeRange
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
@@ -32,9 +32,6 @@ Place = str | int | Timestamp | datetime | Mapping[int, int]
 """A start or an end: "earliest", "latest", an offset, a time, or offsets by partition. A time means the first row at
 or after that time, or the end of the partition if there is no such row.
 """
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class PartitionBounds(NamedTuple):
@@ -214,7 +211,7 @@ class TableScan:
     def _at_time(self, name: str, place: Timestamp | datetime, bounds: Mapping[int, Bounds]) -> dict[int, int]:
         if isinstance(place, datetime) and place.tzinfo is None:
             raise invalid_request(f"{name} is {place!r}, without a time zone: add one, for example with .astimezone()")
-        given_us = place.us if isinstance(place, Timestamp) else (place - _EPOCH) // _MICROSECOND
+        given_us = place.us if isinstance(place, Timestamp) else microseconds_of(place)
         stamp_us = int64(f"the time of {name}", given_us)
         found = self._reader.offsets({TopicPartition(self.topic, index): stamp_us for index in bounds})
         offsets = {where.partition: stated.offset for where, stated in found.items()}

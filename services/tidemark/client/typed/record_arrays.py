@@ -16,6 +16,8 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+from tidemark.model import UNIX_EPOCH
+
 _CODES: Final[dict[Any, str]] = {
     pa.int8(): "b",
     pa.int16(): "h",
@@ -24,7 +26,6 @@ _CODES: Final[dict[Any, str]] = {
     pa.float64(): "d",
 }
 _DURATION: Final = pa.duration("us")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def array_of(values: Sequence[Any], made: pa.DataType) -> pa.Array[Any]:
@@ -55,4 +56,4 @@ def _epoch_of(zone: tzinfo | None) -> datetime:
     Python subtracts datetimes of one and the same time zone without asking for its distance from UTC.
     """
     is_utc = zone is UTC or (type(zone) is ZoneInfo and zone.key == "UTC")
-    return _EPOCH.replace(tzinfo=zone) if zone is None or is_utc else _EPOCH
+    return UNIX_EPOCH.replace(tzinfo=zone) if zone is None or is_utc else UNIX_EPOCH

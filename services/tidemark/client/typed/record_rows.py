@@ -20,7 +20,6 @@ import pyarrow as pa
 from tidemark.client.typed.mismatches import MisfitError
 from tidemark.client.typed.record_arrays import array_of
 from tidemark.client.typed.record_values import (
-    EPOCH,
     Convert,
     Deletion,
     converter,
@@ -34,7 +33,7 @@ from tidemark.client.typed.record_values import (
 )
 from tidemark.core.schemas.arrow_types import arrow_type
 from tidemark.core.schemas.model import INT_BITS, Column, Primitive, TopicSchema, children, plain_type
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import UNIX_EPOCH, ErrorCode, TidemarkError
 from tidemark.record.typed.key_bytes import key_encoder
 
 _PLANS_MAX: Final = 1_000
@@ -143,7 +142,7 @@ class RecordRows:
         event_time = self.schema.event_time_column
         if event_time is not None and event_time.name not in chosen:
             try:
-                chosen[event_time.name] = EPOCH + timedelta(microseconds=timestamp_us)
+                chosen[event_time.name] = UNIX_EPOCH + timedelta(microseconds=timestamp_us)
             except OverflowError:
                 sentence = f"{timestamp_us} us since 1970 is outside of the years 1 to 9999"
                 raise MisfitError(sentence, [event_time.name]) from None

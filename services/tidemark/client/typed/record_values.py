@@ -27,6 +27,7 @@ from tidemark.core.schemas.model import (
     StructOf,
     plain_type,
 )
+from tidemark.model import UNIX_EPOCH
 
 Convert = Callable[[Any], Any]
 """Returns the value as Arrow takes it; raises MisfitError."""
@@ -34,7 +35,6 @@ Convert = Callable[[Any], Any]
 _FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
 _FLOAT32: Final = struct.Struct("f")
 _EXACT: Final = decimal.Context(prec=80, traps=[decimal.InvalidOperation, decimal.Inexact])
-EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 FIRST: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 """The first instant that readers have, in the year 1 in UTC."""
 LAST: Final = datetime.datetime.max.replace(tzinfo=datetime.UTC)
@@ -42,9 +42,9 @@ _STAND_INS: Final[dict[ColumnType, Any]] = {
     Primitive.BOOL: False,
     Primitive.STRING: "",
     Primitive.BINARY: b"",
-    Primitive.DATE: EPOCH.date(),
-    Primitive.TIMESTAMP: EPOCH,
-    Primitive.TIMESTAMP_NTZ: EPOCH.replace(tzinfo=None),
+    Primitive.DATE: UNIX_EPOCH.date(),
+    Primitive.TIMESTAMP: UNIX_EPOCH,
+    Primitive.TIMESTAMP_NTZ: UNIX_EPOCH.replace(tzinfo=None),
 }
 _NULL_FORBIDDEN: Final = "null, and the column is never null"
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from tidemark.client.records import ConsumerRecord
 from tidemark.client.typed.batch_rows import OF_RECORDS
-from tidemark.client.typed.record_values import EPOCH
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import UNIX_EPOCH, ErrorCode, TidemarkError
 
 
 def typed_records(topic: str, partition: int, rows: pa.RecordBatch) -> list[ConsumerRecord]:
@@ -73,7 +72,7 @@ def _as_integers(data_type: Any) -> Any:
 def _converter(data_type: Any) -> Callable[[Any], Any] | None:
     """A function that makes datetimes of integers, and dicts of maps, in a value; None: the type has neither."""
     if pa.types.is_timestamp(data_type):
-        epoch = EPOCH if data_type.tz is not None else EPOCH.replace(tzinfo=None)
+        epoch = UNIX_EPOCH if data_type.tz is not None else UNIX_EPOCH.replace(tzinfo=None)
         return lambda value: None if value is None else epoch + timedelta(microseconds=value)
     if pa.types.is_map(data_type):
         return _map_converter(_converter(data_type.key_type) or _same, _converter(data_type.item_type) or _same)

@@ -36,6 +36,7 @@ from tidemark.core.schemas.model import (
 from tidemark.core.schemas.refusals import ColumnBudget, invalid, shown
 from tidemark.core.schemas.text import parse_json
 from tidemark.core.schemas.type_names import INSTEAD, type_name
+from tidemark.model import UNIX_EPOCH
 
 _PRIMITIVES: Final = {
     "boolean": Primitive.BOOL,
@@ -57,7 +58,6 @@ _LOGICAL: Final[Mapping[tuple[str, str], Primitive | str]] = {
 }
 """Types by Avro's type and logical type, or an alternative to a type that Spark lacks."""
 _PER_MICROSECOND: Final = {"millis": Fraction(1, 1000), "micros": Fraction(1), "nanos": Fraction(1000)}
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _DIGITS: Final = decimal.Context(prec=80)
 
 
@@ -209,9 +209,9 @@ def _native(found: _Found, value: object) -> object:
         return decimal.Decimal(unscaled).scaleb(-column_type.scale, _DIGITS)
     if isinstance(value, int) and not isinstance(value, bool):
         if column_type is Primitive.DATE:
-            return (_EPOCH + datetime.timedelta(days=value)).date()
+            return (UNIX_EPOCH + datetime.timedelta(days=value)).date()
         if column_type in (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ):
             unit = str(cast("Mapping[str, object]", found.avro)["logicalType"]).rpartition("-")[2]
-            instant = _EPOCH + datetime.timedelta(microseconds=value // _PER_MICROSECOND[unit])
+            instant = UNIX_EPOCH + datetime.timedelta(microseconds=value // _PER_MICROSECOND[unit])
             return instant if column_type is Primitive.TIMESTAMP else instant.replace(tzinfo=None)
     return value

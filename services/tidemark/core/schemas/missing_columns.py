@@ -29,6 +29,7 @@ from tidemark.core.schemas.model import (
     Primitive,
     plain_type,
 )
+from tidemark.model import UNIX_EPOCH, microseconds_of
 
 if TYPE_CHECKING:
     Array = pa.Array[Any]
@@ -37,8 +38,6 @@ else:
 
 Fill = Callable[[int], Array]
 
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _WIDTHS: Final = {Primitive.FLOAT32: "<f", Primitive.FLOAT64: "<d"}
 _DECIMAL_BYTES: Final = 16
 _DIGITS: Final = decimal.Context(prec=80)
@@ -119,10 +118,10 @@ def _bytes(plain: ColumnType, value: DefaultValue) -> bytes:
             unscaled = int(value.scaleb(plain.scale, _DIGITS))
             return unscaled.to_bytes(_DECIMAL_BYTES, "little", signed=True)
         case datetime.datetime():
-            microseconds = (value.replace(tzinfo=value.tzinfo or datetime.UTC) - _EPOCH) // _MICROSECOND
+            microseconds = microseconds_of(value.replace(tzinfo=value.tzinfo or datetime.UTC))
             return microseconds.to_bytes(8, "little", signed=True)
         case datetime.date():
-            return (value - _EPOCH.date()).days.to_bytes(4, "little", signed=True)
+            return (value - UNIX_EPOCH.date()).days.to_bytes(4, "little", signed=True)
         case int() | float():
             assert isinstance(plain, Primitive)
             return struct.pack(_WIDTHS[plain], value) if plain in _WIDTHS else _int_bytes(plain, int(value))

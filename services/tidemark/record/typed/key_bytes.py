@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_EPOCH_DAY: Final = _EPOCH.toordinal()
+from tidemark.model import UNIX_EPOCH
+
+_EPOCH_DAY: Final = UNIX_EPOCH.toordinal()
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _LENGTH_BYTES: Final = 4
 _DECIMAL_BYTES: Final = 16
@@ -104,7 +105,7 @@ def _encoder(found: Any) -> Encoder:
     if types.is_date32(found):
         return lambda value: (value.toordinal() - _EPOCH_DAY).to_bytes(4, "big", signed=True)
     if types.is_timestamp(found):
-        return lambda value: ((value - _EPOCH) // _MICROSECOND).to_bytes(8, "big", signed=True)
+        return lambda value: ((value - UNIX_EPOCH) // _MICROSECOND).to_bytes(8, "big", signed=True)
     if types.is_decimal(found):
         scale = found.scale
         return lambda value: int(_EXACT.scaleb(value, scale)).to_bytes(_DECIMAL_BYTES, "big", signed=True)
