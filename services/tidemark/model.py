@@ -38,6 +38,8 @@ ControllerEpoch = NewType("ControllerEpoch", int)
 NO_LEADER = BrokerId(-1)
 NO_EPOCH = LeaderEpoch(-1)
 NO_PRODUCER = -1
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
 
 UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Zero of all timestamps."""

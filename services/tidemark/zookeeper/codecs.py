@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from tidemark.core.reassignment.request import fields_of
 from tidemark.core.security.listeners import Endpoint, address_in, for_services_of
+from tidemark.core.topic_name import is_topic_name
 from tidemark.model import (
     NO_LEADER,
     REQUEST_ID_CHARACTERS_MAX,
@@ -48,7 +49,6 @@ _LEADER_EPOCH_MAX: Final = (1 << 30) - 1
 _LINEAGE_MAX: Final = (1 << 62) - 1
 """Highest numbers that a reader accepts, so that the next ones fit into messages and batches."""
 _PORT_MAX: Final = (1 << 16) - 1
-_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Longest name that a reader accepts; names in znodes become part of paths."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{0,128}")
 _STATES_KEPT: Final = 8192
@@ -286,7 +286,7 @@ def encode_topic(topic: TopicDescription) -> bytes:
 
 def decode_topic(path: str, data: bytes, name: str) -> TopicDescription:
     """Inverse of `encode_topic`, without configs, zxids and version; an invalid topic name is refused."""
-    if _TOPIC_NAME.fullmatch(name) is None:
+    if not is_topic_name(name):
         sentence = f"the ZooKeeper node {path} cannot be understood: no topic has such a name; delete the node"
         raise TidemarkError(ErrorCode.INTERNAL, sentence, {"path": path})
     return decode(path, data, lambda fields: _topic_in(name, fields))
@@ -376,7 +376,7 @@ def decode_elections(path: str, data: bytes) -> DecodedElections:
             raise _MalformedError(f"its request_id has more than {REQUEST_ID_CHARACTERS_MAX} characters")
         named = [TopicPartition(_str(one["topic"]), _int(one["partition"])) for one in fields["partitions"]]
         for one in named:
-            if _TOPIC_NAME.fullmatch(one.topic) is None or one.topic in (".", "..") or one.partition < 0:
+            if not is_topic_name(one.topic) or one.partition < 0:
                 raise _MalformedError(f"{one.topic[:40]!r}, {one.partition} cannot be a partition")
         return DecodedElections(tuple(dict.fromkeys(named)), request_id, _bool(fields.get("rebuild_state", False)))
 

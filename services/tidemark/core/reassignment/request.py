@@ -8,12 +8,14 @@ three refuse the same requests with the same codes and messages.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from tidemark.core.topic_name import is_topic_name
 from tidemark.model import (
+    INT32_MAX,
+    INT64_MAX,
     REQUEST_ID_CHARACTERS_MAX,
     BrokerId,
     ErrorCode,
@@ -27,9 +29,6 @@ from tidemark.model import (
 VERSION: Final = 1
 ANY_LOG_DIR: Final = "any"
 
-_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_INT32_MAX: Final = 2**31 - 1
-_INT64_MAX: Final = 2**63 - 1
 _SHOWN_CHARACTERS_MAX: Final = 60
 
 
@@ -153,7 +152,7 @@ def _entries(text: str | bytes) -> list[object]:
 def _move(entry: object) -> PartitionReassignment:
     if not isinstance(entry, dict):
         raise invalid_request(f"an entry is a JSON object, not {_shown(entry)}")
-    partition = TopicPartition(_topic(entry.get("topic")), _whole(entry.get("partition"), '"partition"', _INT32_MAX))
+    partition = TopicPartition(_topic(entry.get("topic")), _whole(entry.get("partition"), '"partition"', INT32_MAX))
     request_id = _text(entry.get("request_id", ""), "request_id", partition)
     if len(request_id) > REQUEST_ID_CHARACTERS_MAX:
         raise invalid_request(
@@ -163,9 +162,9 @@ def _move(entry: object) -> PartitionReassignment:
     log_dirs = _list(entry.get("log_dirs", []), "log_dirs", partition)
     move = PartitionReassignment(
         partition,
-        tuple(BrokerId(_whole(one, "a broker id", _INT32_MAX)) for one in replicas),
+        tuple(BrokerId(_whole(one, "a broker id", INT32_MAX)) for one in replicas),
         tuple(_text(one, "a log directory", partition) for one in log_dirs),
-        _whole(entry.get("throttle_bytes_per_s", 0), "throttle_bytes_per_s", _INT64_MAX),
+        _whole(entry.get("throttle_bytes_per_s", 0), "throttle_bytes_per_s", INT64_MAX),
         _flag(entry.get("cancel", False), "cancel", partition),
         request_id,
     )
@@ -182,9 +181,9 @@ def _about_entry(index: int, entry: object, error: TidemarkError) -> TidemarkErr
     facts = {"entry": str(index)}
     if isinstance(entry, dict):
         topic, partition = entry.get("topic"), entry.get("partition")
-        if isinstance(topic, str) and _is_topic(topic):
+        if isinstance(topic, str) and is_topic_name(topic):
             facts["topic"] = topic
-        if isinstance(partition, int) and _is_int(partition) and 0 <= partition <= _INT32_MAX:
+        if isinstance(partition, int) and _is_int(partition) and 0 <= partition <= INT32_MAX:
             facts["partition"] = str(partition)
     return TidemarkError(error.code, f"entry {index}: {error.message}", {**error.metadata, **facts})
 
@@ -196,14 +195,10 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_topic(name: str) -> bool:
-    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
-
-
 def _topic(value: object) -> str:
     if not isinstance(value, str):
         raise invalid_request(f'an entry names its topic as "topic", not {_shown(value)}')
-    if not _is_topic(value):
+    if not is_topic_name(value):
         raise TidemarkError(
             ErrorCode.INVALID_TOPIC_NAME,
             f"{_shown(value)} is not a valid topic name; give 1 to 249 letters, digits, '.', '_' or '-'",
@@ -240,7 +235,7 @@ def _shown(value: object) -> str:
         return "nothing"
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
-    if isinstance(value, int) and abs(value) > _INT64_MAX:
+    if isinstance(value, int) and abs(value) > INT64_MAX:
         return "a number that large"
     shown = repr(value)
     return shown if len(shown) <= _SHOWN_CHARACTERS_MAX else f"{shown[:_SHOWN_CHARACTERS_MAX]}..."
