@@ -14,7 +14,7 @@ from typing import Any, Final
 from tidemark.admin.planning import check_configs
 from tidemark.admin.schemas import check_may_be_compacted
 from tidemark.admin.views import existing_topic
-from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource, VersionedConfigs
+from tidemark.core.config_resource import CLUSTER_DEFAULT, EVERY_BROKER, ConfigKind, ConfigResource, VersionedConfigs
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import (
     BrokerId,
@@ -49,8 +49,6 @@ from tidemark.zookeeper.store import MetadataStore
 _ASK_TIMEOUT_S: Final = 3.0
 POLICY_KEY: Final = "cleanup.policy"
 _BROKER_ID_MAX: Final = (1 << 31) - 1
-
-EVERY_BROKER: Final = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Final
 from tidemark.core.config_resource import ConfigKind
 from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.planning.placement import assign_replicas, check_counts
+from tidemark.core.schemas.compatibility import COMPATIBILITY
 from tidemark.model import (
     BrokerId,
     BrokerRegistration,
@@ -29,7 +30,6 @@ from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
 
 _MIN_ISR: Final = "min.insync.replicas"
-_COMPATIBILITY: Final = "schema.compatibility"
 MIN_ISR_DEFAULT: Final = topic_settings({}).min_insync_replicas
 """min.insync.replicas of a topic without the setting."""
 
@@ -58,10 +58,10 @@ def check_configs(configs: Mapping[str, str], *, replication_factor: int, typed:
     """
     check_alterable(ConfigKind.TOPIC, configs, ())
     settings = topic_settings(configs)
-    if _COMPATIBILITY in configs and not typed:
+    if COMPATIBILITY in configs and not typed:
         # Brokers of 0.1.0 would use the defaults for all settings of the topic, since they do not know this one.
         raise invalid_config(
-            _COMPATIBILITY, f"only a typed topic has {_COMPATIBILITY}, and this topic has no schema: omit the setting"
+            COMPATIBILITY, f"only a typed topic has {COMPATIBILITY}, and this topic has no schema: omit the setting"
         )
     if _MIN_ISR in configs and settings.min_insync_replicas > replication_factor:
         raise invalid_config(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.admin.views import existing_topic
-from tidemark.core.schemas.compatibility import Compatibility
+from tidemark.core.schemas.compatibility import COMPATIBILITY, Compatibility
 from tidemark.core.schemas.differences import differences
 from tidemark.core.schemas.document import draft_from_document
 from tidemark.core.schemas.evolution import first_version, next_version
@@ -26,7 +26,6 @@ TEXTS_BYTES_MAX: Final = 8 << 20
 """Bytes of all versions of one topic, so that one message has room for them."""
 _POLICY: Final = "cleanup.policy"
 _ANY_ID: Final = "0" * 32
-_COMPATIBILITY: Final = "schema.compatibility"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ def draft_of(document: str) -> SchemaDraft:
 
 def compatibility_of(configs: Mapping[str, str]) -> str:
     """The value of schema.compatibility in the settings of a topic."""
-    return topic_settings({key: value for key, value in configs.items() if key == _COMPATIBILITY}).schema_compatibility
+    return topic_settings({key: value for key, value in configs.items() if key == COMPATIBILITY}).schema_compatibility
 
 
 def check_may_be_compacted(topic: TopicDescription, configs: Mapping[str, str]) -> None:

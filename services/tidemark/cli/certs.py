@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common.options import INT32_MAX, Commands
+from tidemark.cli.common.options import Commands
 from tidemark.cli.common.output import print_line
 from tidemark.core.security.principals import Role
+from tidemark.model import INT32_MAX
 
 if TYPE_CHECKING:
     from tidemark.local.certificates import Authority

@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 _KILO: Final = 1000
+UNITS_US: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+"""Microseconds of the units of timestamps."""
 
 
 def shown_bytes(count: float | None) -> str:

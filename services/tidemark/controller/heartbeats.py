@@ -10,18 +10,18 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from itertools import count
 from typing import Any, Final
 
 import grpc
 
+from tidemark.controller.ports import Submit
 from tidemark.core.controller.events import (
     BrokerSuspected,
     BrokerTrusted,
     ControlledShutdownRequested,
-    ControllerEvent,
     DirectoriesFailed,
 )
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch
@@ -42,8 +42,6 @@ have no leader.
 """
 _SILENCE_S: Final = 0.8
 """A connection attempt that fails after this time timed out; an earlier failure is a refusal."""
-
-Submit = Callable[[ControllerEvent], None]
 
 
 class _Ending(Enum):

@@ -26,6 +26,9 @@ class ConfigResource(NamedTuple):
     name: str
 
 
+EVERY_BROKER: Final = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
+
+
 class VersionedConfigs(NamedTuple):
     """Explicit settings, and the version of their node; -1: there is no node."""
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Any
 
-from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
+from tidemark.core.config_resource import EVERY_BROKER, ConfigKind, ConfigResource
 from tidemark.model import TidemarkError
 from tidemark.ports import StoreEvent
 from tidemark.runtime.configuration.entries import (
@@ -30,8 +30,6 @@ from tidemark.zookeeper.feeds import Reread
 from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
-
-_EVERY_BROKER: Final = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
 
 
 class DynamicConfig(Reread):
@@ -74,7 +72,7 @@ class DynamicConfig(Reread):
 
     async def _read_once(self) -> bool:
         try:
-            cluster = await self._read(_EVERY_BROKER, self._cluster_configs)
+            cluster = await self._read(EVERY_BROKER, self._cluster_configs)
             own = await self._read(self._own, self._own_configs)
         except TidemarkError as error:
             _log.warning("cannot read the settings", extra={"why": error.message})

@@ -17,7 +17,7 @@ import typer
 
 from tidemark.cli.common.options import Cluster, DryRunOption
 from tidemark.cli.common.output import counted, error_json, print_error, print_json, print_line, print_warning
-from tidemark.cli.common.process import EXIT_INTERRUPTED, read_whole
+from tidemark.cli.common.process import EXIT_DIFFERENT, EXIT_INTERRUPTED, read_whole
 from tidemark.cli.config import change_lines
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tidemark.client import AdminClient
 
 EXIT_REFUSED: Final = 1
-EXIT_DIFFERENT: Final = 2
 
 _ABOUT: Final = {
     ErrorCode.INVALID_PARTITIONS: "partitions",

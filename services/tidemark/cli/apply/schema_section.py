@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import yaml
 
 from tidemark.cli.common.schema_source import draft_of, is_file
-from tidemark.core.schemas.compatibility import Compatibility
+from tidemark.core.schemas.compatibility import COMPATIBILITY, Compatibility
 from tidemark.core.schemas.differences import differences
 from tidemark.core.schemas.document import draft_from_document
 from tidemark.core.schemas.evolution import next_version
@@ -22,8 +22,6 @@ from tidemark.runtime.configuration.settings import topic_settings
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
     from tidemark.client.aio.admin.topic_schemas import TopicSchemas
-
-COMPATIBILITY: Final = "schema.compatibility"
 
 
 def draft_in(node: yaml.Node, directory: Path) -> SchemaDraft:

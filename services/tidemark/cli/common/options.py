@@ -18,12 +18,11 @@ from tidemark.cli.common import completion
 from tidemark.cli.common.connection import connect_admin, drop_other_address
 from tidemark.cli.common.help_text import PlainCommand, PlainGroup
 from tidemark.cli.common.output import Output, print_warning
-from tidemark.model import TopicPartition, decimal_number, invalid_request, number_up_to, whole_number
+from tidemark.model import INT32_MAX, TopicPartition, decimal_number, invalid_request, number_up_to, whole_number
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
 
-INT32_MAX: Final = 2**31 - 1
 _DRY_RUN: Final = "dry_run"
 _FORMER_DRY_RUN: Final = "validate_only"
 _KINDS: Final = "parameter_kinds"

@@ -17,6 +17,8 @@ from tidemark.model import ErrorCode, TidemarkError, invalid_request
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that only a write can have."""
 EXIT_INTERRUPTED: Final = 130
+EXIT_DIFFERENT: Final = 2
+"""Exit status of a comparison that found differences."""
 _TEXT_MAX: Final = 16 << 20
 _UNWRITTEN: Final = NO_SPACE | {errno.EIO}
 

@@ -8,6 +8,8 @@ from typing import Final
 
 import typer
 
+from tidemark.model import INT64_MAX
+
 _UNITS: Final = {
     "": 1,
     "B": 1,
@@ -21,7 +23,6 @@ _UNITS: Final = {
     "TIB": 1 << 40,
 }
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
-_INT64_MAX: Final = 2**63 - 1
 
 
 def parse_rate(text: str) -> int:
@@ -31,14 +32,14 @@ def parse_rate(text: str) -> int:
         raise typer.BadParameter(f"{text!r}: expected bytes per second, such as 50MB, 512KiB or 1000000")
     if rate < 1:
         raise typer.BadParameter(f"{text!r}: expected 1 byte per second or more; omit the option for no limit")
-    if rate > _INT64_MAX:
+    if rate > INT64_MAX:
         raise typer.BadParameter(
-            f"{text!r}: expected at most {_INT64_MAX} bytes per second; omit the option for no limit"
+            f"{text!r}: expected at most {INT64_MAX} bytes per second; omit the option for no limit"
         )
     return rate
 
 
-def parse_size(text: str, *, bytes_max: int = _INT64_MAX) -> int:
+def parse_size(text: str, *, bytes_max: int = INT64_MAX) -> int:
     """Bytes of "100", "1kB" or "64KiB"; raises BadParameter for other text, for 0, and above `bytes_max`."""
     size = _bytes(text.strip())
     if size is None:

@@ -19,8 +19,7 @@ from tidemark.cli.common.options import (
 )
 from tidemark.cli.common.output import Output
 from tidemark.cli.common.units import parse_rate
-
-_I64_MAX = (1 << 63) - 1
+from tidemark.model import INT64_MAX
 
 log_app = Commands(help="Print and check the files of log directories.")
 replicas_app = Commands(help="Compare the replicas of partitions.")
@@ -40,7 +39,7 @@ def dump(
     start: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="First offset.")] = 0,
     end: Annotated[
         int, typer.Option("--to", metavar="OFFSET", min=0, help="Last offset.", show_default=False)
-    ] = _I64_MAX,
+    ] = INT64_MAX,
     verify: Annotated[
         bool, typer.Option("--verify", help="Also decode every payload; exit status 1 for any damage.")
     ] = False,

@@ -25,6 +25,7 @@ from pyarrow import parquet
 
 from tidemark.client.outputs.record_format import microseconds
 from tidemark.client.serializers import to_json
+from tidemark.client.units import UNITS_US
 from tidemark.model import TidemarkError, invalid_request
 from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
 
@@ -32,7 +33,6 @@ _BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES_MAX: Final = 16 << 20
 """Limit of a line of the input: more than the largest batch."""
 _PARQUET_ROWS: Final = 10_000
-UNITS_US: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """Microseconds of each unit of numbers in a timestamp column."""
 _NO_TIME: Final = "outside of the range of times: --timestamp-unit names another unit"
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"

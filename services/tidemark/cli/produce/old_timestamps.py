@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.cli.common.output import print_warning
-from tidemark.cli.produce.inputs import UNITS_US
 from tidemark.client.outputs.record_format import microseconds, moment
+from tidemark.client.units import UNITS_US
 
 _OLD_US: Final = microseconds(datetime(2000, 1, 1, tzinfo=UTC))
 _NEW_US: Final = microseconds(datetime(2100, 1, 1, tzinfo=UTC))

@@ -18,8 +18,8 @@ from decimal import Decimal as Number
 from decimal import InvalidOperation
 from typing import Any, Final
 
-from tidemark.cli.produce.inputs import UNITS_US
 from tidemark.client.typed.mismatches import MisfitError, shown_value
+from tidemark.client.units import UNITS_US
 from tidemark.core.schemas.defaults import FINER
 from tidemark.core.schemas.model import (
     INT_BITS,

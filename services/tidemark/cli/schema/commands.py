@@ -16,6 +16,7 @@ from tidemark.cli.common import completion
 from tidemark.cli.common.connection import need_bootstrap
 from tidemark.cli.common.options import Cluster, Commands, DryRunOption, RequestIdOption, TopicArgument
 from tidemark.cli.common.output import counted, print_json, print_line, print_table, shown_time
+from tidemark.cli.common.process import EXIT_DIFFERENT
 from tidemark.cli.common.schema_source import STDIN, KeyOptions, SchemaOption, document_yaml, draft_of, saved_schema
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from tidemark.client.aio.admin.topic_schemas import TopicSchemas
     from tidemark.core.schemas.model import SchemaDraft, TopicSchema
 
-EXIT_DIFFERENT: Final = 2
 ROWS_DEFAULT: Final = 10_000
 
 schema_app = Commands(help="Show, compare, check and change the schemas of typed topics.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,13 +28,12 @@ from tidemark.cli.common.schema_source import KeyOptions, SchemaOption
 from tidemark.cli.topic.partition import partition_json, print_partition
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.model import TidemarkError, TopicPartition, unknown_partition
+from tidemark.model import INT64_MAX, TidemarkError, TopicPartition, unknown_partition
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
     from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 
-_I64_MAX: Final = (1 << 63) - 1
 
 topic_app = Commands(help="Create, list, describe and delete topics.")
 
@@ -264,7 +263,7 @@ def delete_records(
             "--before",
             metavar="OFFSET",
             min=-1,
-            max=_I64_MAX,
+            max=INT64_MAX,
             help="First offset to keep; -1: delete all committed records.",
             show_default=False,
         ),

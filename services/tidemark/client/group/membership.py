@@ -22,6 +22,7 @@ from tidemark.client.group.coordinator import Coordinator
 from tidemark.client.group.offset_commits import CommitPatience, Commits, GroupPosition, OpenTransaction
 from tidemark.client.group.settings import GroupSettings
 from tidemark.client.metadata.cluster import ON_ITS_WAY
+from tidemark.core.groups.state import AWAY, JOINING, LEAVING
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.request_limits import in_requests
 from tidemark.runtime.clock import timeout
@@ -29,9 +30,6 @@ from tidemark.v1 import group_service_pb2 as pb
 
 _log = logging.getLogger("tidemark.client")
 
-JOINING: Final = 0
-LEAVING: Final = -1
-AWAY: Final = -2
 _LOST: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER})
 _CALL_TIMEOUT_S: Final = 10.0
 _LEAVE_TIMEOUT_S: Final = 3.0

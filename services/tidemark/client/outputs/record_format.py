@@ -11,12 +11,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tidemark.model import number_up_to
+from tidemark.model import INT64_MAX, number_up_to
 
 if TYPE_CHECKING:
     from tidemark.client.records import ConsumerRecord
 
-_INT64_MAX = 2**63 - 1
 _MICROSECONDS = 1_000_000
 _FORMATS: Final = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC; formatting is faster without a zone
@@ -36,7 +35,7 @@ def parse_start(text: str) -> Start:
     kind, colon, value = text.partition(":")
     if kind in {"earliest", "latest"} and not colon:
         return Start(position=kind)
-    if kind == "offset" and (offset := number_up_to(_INT64_MAX, value)) is not None:
+    if kind == "offset" and (offset := number_up_to(INT64_MAX, value)) is not None:
         return Start(offset=offset)
     if kind == "timestamp" and value:
         try:

@@ -20,12 +20,12 @@ from pyarrow import types
 
 from tidemark.client.typed.batch_rows import SYSTEM_COLUMNS
 from tidemark.client.typed.table_columns import is_binary, unnested
+from tidemark.client.units import UNITS_US
 from tidemark.core.schemas.arrow_types import is_list
 from tidemark.model import UNIX_EPOCH
 
 Convert = Callable[[Any], Any]
 _DAY_US: Final = 86_400_000_000
-_US_OF: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LAST_DAY: Final = date.max.toordinal()
 _DAYS_OF_400_YEARS: Final = 146_097
@@ -111,7 +111,7 @@ def _time_converter(unit: str, zone: str) -> Convert:
     """A function that makes the text of a number of `unit` since 1970; `zone` is its end."""
     if unit == "ns":
         return lambda ns: f"{_local_time(ns // 1000)}{_digits_of(ns)}{zone}"
-    factor = _US_OF[unit]
+    factor = UNITS_US[unit]
     return lambda number: f"{_local_time(number * factor)}{zone}"
 
 

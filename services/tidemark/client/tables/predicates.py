@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidemark.client.tables.table_scan import PartitionBounds
-from tidemark.model import microseconds_of
+from tidemark.model import INT64_MAX, microseconds_of
 from tidemark.record.typed.batch import TimeRange
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _PARTITION: Final = "_partition"
 _OFFSET: Final = "_offset"
-_INT64_MAX: Final = (1 << 63) - 1
 _MIRRORED: Final = {"Gt": "Lt", "GtEq": "LtEq", "Lt": "Gt", "LtEq": "GtEq", "Eq": "Eq"}
 _CLOSED: Final = {
     "Both": ("GtEq", "LtEq"),
@@ -73,7 +72,7 @@ def planned_of(predicate: pl.Expr, time_columns: Collection[str]) -> Planned:
             times.add(op, microseconds_of(value), slack=1)  # a constant may have nanoseconds
     return Planned(
         PartitionBounds(partitions.indexes(), max(0, offsets.start), offsets.end),
-        TimeRange(None if times.start == -_INT64_MAX else times.start, times.end),
+        TimeRange(None if times.start == -INT64_MAX else times.start, times.end),
     )
 
 
@@ -81,7 +80,7 @@ class _Bounds:
     """Bounds of integers: from `start`, inclusive, to `end`, exclusive; None: without an end."""
 
     def __init__(self) -> None:
-        self.start = -_INT64_MAX
+        self.start = -INT64_MAX
         self.end: int | None = None
         self._listed: frozenset[int] | None = None
 
@@ -91,7 +90,7 @@ class _Bounds:
             found = frozenset(one for one in value if type(one) is int)
             self._listed = found if self._listed is None else found & self._listed
             return
-        if type(value) is not int or abs(value) >= _INT64_MAX:
+        if type(value) is not int or abs(value) >= INT64_MAX:
             return
         if op in ("Gt", "GtEq", "Eq"):
             self.start = max(self.start, value + (op == "Gt") - slack)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tidemark.client.suggestions import nearest
 from tidemark.client.typed.mismatches import MisfitError, shown_value
+from tidemark.core.schemas.defaults import EXACT, FLOAT32_MAX
 from tidemark.core.schemas.model import (
     INT_BITS,
     Column,
@@ -32,9 +33,7 @@ from tidemark.model import UNIX_EPOCH
 Convert = Callable[[Any], Any]
 """Returns the value as Arrow takes it; raises MisfitError."""
 
-_FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
 _FLOAT32: Final = struct.Struct("f")
-_EXACT: Final = decimal.Context(prec=80, traps=[decimal.InvalidOperation, decimal.Inexact])
 FIRST: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 """The first instant that readers have, in the year 1 in UTC."""
 LAST: Final = datetime.datetime.max.replace(tzinfo=datetime.UTC)
@@ -240,7 +239,7 @@ def _float_converter(kind: type, wanted: Primitive) -> Convert | None:
         raise _other(kind, wanted)
     if issubclass(kind, decimal.Decimal):
         raise _other(kind, wanted)
-    limit = _FLOAT32_MAX if wanted is Primitive.FLOAT32 else math.inf
+    limit = FLOAT32_MAX if wanted is Primitive.FLOAT32 else math.inf
     is_whole = hasattr(kind, "__index__")  # also an integer of numpy
 
     def convert(value: Any) -> float:
@@ -350,7 +349,7 @@ def _decimal_converter(kind: type, wanted: Decimal) -> Convert:
 
     def convert(value: Any) -> decimal.Decimal:
         try:
-            number = decimal.Decimal(value).quantize(step, context=_EXACT)
+            number = decimal.Decimal(value).quantize(step, context=EXACT)
         except decimal.DecimalException:
             raise MisfitError(f"{shown_value(value)} does not fit {name} without a loss") from None
         if not number.is_finite() or number.copy_abs() >= limit:

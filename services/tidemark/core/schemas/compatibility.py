@@ -30,6 +30,9 @@ from tidemark.core.schemas.refusals import path_text, shown
 from tidemark.core.schemas.type_names import type_name
 from tidemark.model import ErrorCode, TidemarkError
 
+COMPATIBILITY: Final = "schema.compatibility"
+"""The topic setting."""
+
 
 class Compatibility(StrEnum):
     """Values of the topic setting schema.compatibility."""

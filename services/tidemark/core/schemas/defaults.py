@@ -25,8 +25,8 @@ from tidemark.core.schemas.model import (
 )
 from tidemark.core.schemas.refusals import shown
 
-_FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
-_EXACT: Final = decimal.Context(prec=80, traps=[decimal.InvalidOperation, decimal.Inexact])
+FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
+EXACT: Final = decimal.Context(prec=80, traps=[decimal.InvalidOperation, decimal.Inexact])
 FINER: Final = re.compile(r"[.,]\d{6}\d*[1-9]")
 """Matches the text of a time that is more precise than microseconds."""
 Json = str | int | float | bool | list[object] | dict[str, object]
@@ -88,7 +88,7 @@ def _fit_decimal(column_type: Decimal, value: object) -> decimal.Decimal:
         raise _unfit(name, value)
     try:
         number = decimal.Decimal(repr(value) if isinstance(value, float) else value)
-        number = number.quantize(decimal.Decimal(1).scaleb(-column_type.scale), context=_EXACT)
+        number = number.quantize(decimal.Decimal(1).scaleb(-column_type.scale), context=EXACT)
     except (decimal.DecimalException, ValueError):
         raise _unfit(name, value) from None
     if not number.is_finite() or len(number.as_tuple().digits) > column_type.precision:
@@ -114,7 +114,7 @@ def _fit_int(primitive: Primitive, value: object) -> int:
 def _fit_float(primitive: Primitive, value: object) -> float:
     if isinstance(value, int | float | decimal.Decimal) and not isinstance(value, bool):
         number = float(value) + 0.0  # -0.0 and 0.0 are equal, and have the same text
-        if math.isfinite(number) and (primitive is Primitive.FLOAT64 or abs(number) <= _FLOAT32_MAX):
+        if math.isfinite(number) and (primitive is Primitive.FLOAT64 or abs(number) <= FLOAT32_MAX):
             return number
         raise ValueError(f"the default is not a finite number of {primitive}")
     raise _unfit(primitive, value)

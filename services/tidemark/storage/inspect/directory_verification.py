@@ -7,14 +7,13 @@ records of the checkpoint.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidemark.model import TopicPartition, invalid_request
-from tidemark.storage.directories.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from tidemark.storage.directories.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, CheckpointKey
 from tidemark.storage.directories.log_directory import CLEAN_SHUTDOWN_FILE, INCARNATION_FILE, META_FILE
 from tidemark.storage.directories.roster import ROSTER_FILE
 from tidemark.storage.files import DELETED_SUFFIX, PARTITION_FILE, TEMPORARY_SUFFIX, BadFile, read_json, read_lines
@@ -34,11 +33,10 @@ from tidemark.storage.recovery.cleaner_point import CLEANER_FILE
 from tidemark.storage.recovery.damage import CUT_FILE, DAMAGE_FILE, read_cut_point, read_damage
 from tidemark.storage.recovery.epoch_file import EPOCH_FILE, read_epochs
 from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, read_snapshot
-from tidemark.storage.recovery.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX
-from tidemark.storage.segments.segment import ABORTED_SUFFIX, OFFSET_DIGITS, SET_ASIDE_SUFFIX
+from tidemark.storage.recovery.segment_swap import CLEANED_SUFFIX, SWAP_NAME, SWAP_SUFFIX
+from tidemark.storage.segments.segment import ABORTED_SUFFIX, SET_ASIDE_SUFFIX
 
 _CHECKPOINTS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
-_SWAP_NAME: Final = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{OFFSET_DIGITS}}})\.swap")
 _REFETCH: Final = (
     "where another replica is valid, stop this broker, move the replica's directory out of log.dirs, and start the "
     "broker: it fetches all records again"
@@ -88,9 +86,6 @@ class _Points(NamedTuple):
     high_watermark: int | None = None
     recovery_point: int | None = None
     log_start: int | None = None
-
-
-_Key = tuple[TopicPartition, str]
 
 
 _META_FIELDS: Final[Mapping[str, type]] = {
@@ -149,8 +144,8 @@ class DirectoryVerifier:
 
     # -- the directory itself --------------------------------------------------------------------------------------
 
-    def _checkpoints(self) -> dict[_Key, _Points]:
-        points: dict[_Key, _Points] = {}
+    def _checkpoints(self) -> dict[CheckpointKey, _Points]:
+        points: dict[CheckpointKey, _Points] = {}
         for field_name, name in zip(_Points._fields, _CHECKPOINTS, strict=True):
             path = self._home / name
             try:
@@ -192,13 +187,13 @@ class DirectoryVerifier:
     def _add(self, kind: FindingKind, path: Path, sentence: str, advice: str, offset: int | None = None) -> None:
         self.report.findings.append(Finding(Severity.ERROR, kind, path, sentence, advice, offset=offset))
 
-    def _roster(self, points: Mapping[_Key, _Points]) -> None:
+    def _roster(self, points: Mapping[CheckpointKey, _Points]) -> None:
         served = {target.partition for target in self.targets if not target.aside}
         named = {target.partition for target in self.targets}
         path = self._home / ROSTER_FILE
         lines = read_roster(path)
         empty: dict[TopicPartition, RosterLine] = {}
-        aside: set[_Key] = set()
+        aside: set[CheckpointKey] = set()
         for number, line in enumerate(lines):
             if line.sign == "?":
                 torn = number == len(lines) - 1 and self._live
@@ -246,7 +241,7 @@ class DirectoryVerifier:
 
     # -- one replica -----------------------------------------------------------------------------------------------
 
-    def _replica(self, target: ReplicaPath, points: Mapping[_Key, _Points]) -> ReplicaReport:
+    def _replica(self, target: ReplicaPath, points: Mapping[CheckpointKey, _Points]) -> ReplicaReport:
         report = ReplicaReport(target.partition, target.path, target.aside)
         try:
             if target.path.is_dir() and target.aside != "delete":  # a directory under deletion is incomplete
@@ -273,7 +268,7 @@ class _ReplicaVerifier:
         self,
         report: ReplicaReport,
         options: Options,
-        points: Mapping[_Key, _Points],
+        points: Mapping[CheckpointKey, _Points],
         live: bool,
         on_bytes: Callable[[int], None],
     ) -> None:
@@ -478,7 +473,7 @@ def _readable(finding: Finding, log_start: int) -> Finding:
 def _segments(directory: Path, names: Iterable[str], log_start: int | None) -> list[Path]:
     """The segments as a start leaves them: replacements finished, segments below the log start deleted."""
     paths = segment_paths(directory)
-    for match in filter(None, map(_SWAP_NAME.fullmatch, names)):
+    for match in filter(None, map(SWAP_NAME.fullmatch, names)):
         base, end = int(match[1]), int(match[2])
         paths = [path for path in paths if not base <= base_offset_of(path) < end]
         paths.append(directory / match[0])

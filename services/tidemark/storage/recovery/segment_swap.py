@@ -28,7 +28,7 @@ CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 _LOG_NAME: Final = re.compile(rf"[0-9]{{{OFFSET_DIGITS}}}\.log")
 _log = logging.getLogger(__name__)
-_SWAP_NAME: Final = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{OFFSET_DIGITS}}})\.swap")
+SWAP_NAME: Final = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{OFFSET_DIGITS}}})\.swap")
 
 
 def cleaned_path(directory: Path, base_offset: int, end_offset: int) -> Path:
@@ -72,7 +72,7 @@ def finish_swap(swap: Swap) -> None:
         OSError: the disk does not answer; the next start continues.
     """
     sync_directory(swap.directory)
-    match = _SWAP_NAME.fullmatch(swap.path.name)
+    match = SWAP_NAME.fullmatch(swap.path.name)
     assert match is not None, swap.path.name
     base, end = int(match[1]), int(match[2])
     parent = swap.path.parent
@@ -96,7 +96,7 @@ def recover_swaps(directory: Path, names: list[str]) -> None:
         if name.endswith(CLEANED_SUFFIX):
             (directory / name).unlink()
     for name in sorted(names):
-        match = _SWAP_NAME.fullmatch(name)
+        match = SWAP_NAME.fullmatch(name)
         if match is not None:
             _finish_or_undo(directory / name, int(match[1]), int(match[2]))
 
