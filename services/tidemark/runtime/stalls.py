@@ -12,6 +12,7 @@ import asyncio
 import gc
 import logging
 import math
+import select
 import selectors
 import sys
 import threading
@@ -37,6 +38,8 @@ _LOOK_S: Final = 0.1
 _LINES_A_MINUTE: Final = 20
 _FRAMES_MAX: Final = 6
 _PACKAGE: Final = "tidemark"
+_FOUND_MAX: Final = 1024
+"""Largest number of ready descriptors of one poll; the next poll finds the others."""
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +106,7 @@ class WatchedSelector(selectors.DefaultSelector):
         super().__init__()
         self.meter: StallMeter | None = None
         self.waits = _Waits()
+        self._find = self._by_epoll if isinstance(self, selectors.EpollSelector) else super().select
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Like the base class, with a shorter wait if the meter's timer is overdue."""
@@ -110,11 +114,24 @@ class WatchedSelector(selectors.DefaultSelector):
         if meter is not None:
             timeout = meter.about_to_wait(timeout)
         if timeout is not None and timeout <= 0:
-            return super().select(timeout)
+            return self._find(0)
         self.waits.count += 1
-        found = super().select(timeout)
+        found = self._find(timeout)
         if meter is not None:
             meter.woke()
+        return found
+
+    def _by_epoll(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Like the base class, in a third of its calls: the event loop of a leader selects 14 times a record."""
+        this: Any = self  # `_fd_to_key` and `_selector` are the base class's own
+        keys: dict[int, selectors.SelectorKey] = this._fd_to_key
+        found = []
+        for fd, event in this._selector.poll(timeout, _FOUND_MAX):
+            if fd in keys:
+                key = keys[fd]
+                is_input = selectors.EVENT_READ if event & ~select.EPOLLOUT else 0
+                is_output = selectors.EVENT_WRITE if event & ~select.EPOLLIN else 0
+                found.append((key, (is_input | is_output) & key.events))
         return found
 
 
@@ -124,6 +141,7 @@ class WatchedLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.selector = WatchedSelector()
         super().__init__(self.selector)
+        self.time = time.monotonic  # type: ignore[method-assign]  # as the base class, without a call of Python's
 
 
 def run_watched(main: Coroutine[Any, Any, int]) -> int:
