@@ -35,9 +35,8 @@ from prometheus_client import (
 from tidemark.model import host_port, invalid_config
 from tidemark.runtime import metrics_text
 from tidemark.runtime.host_port import listening_socket
+from tidemark.runtime.loop_metrics import LATENCY_BUCKETS_S, DurationsByLabel, Sum
 from tidemark.runtime.metrics_text import TextSource
-
-LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 LABEL_SETS_MAX: Final = 1000
 """Largest number of label sets of one metric; later ones are counted under `OTHER`."""
@@ -139,6 +138,20 @@ class Metrics:
     ) -> Histogram:
         """Make the histogram `tidemark_<name>`, in seconds unless the name states otherwise."""
         return Histogram(_PREFIX + name, doc, labels, registry=self.registry, buckets=tuple(buckets))
+
+    def loop_counter(self, name: str, doc: str) -> Sum:
+        """Make the counter `tidemark_<name>`, which one thread writes; the library adds `_total`."""
+        made = Sum(_PREFIX + name, doc)
+        self.registry.register(made)
+        return made
+
+    def loop_histogram(
+        self, name: str, doc: str, labels: Sequence[str] = (), values: Sequence[str] = ("",)
+    ) -> DurationsByLabel:
+        """Make the histogram `tidemark_<name>`, which one thread writes."""
+        made = DurationsByLabel(_PREFIX + name, doc, labels, values)
+        self.registry.register(made)
+        return made
 
 
 METRICS: Final = Metrics()

@@ -253,9 +253,9 @@ class FetchService:
             if part.read_from == pb.READ_FROM_FOLLOWER:
                 of_followers_bytes += size_bytes
             named += facts.HasField("preferred_read_replica")
-        self._metrics.fetched_bytes.inc(given_bytes)
-        self._metrics.follower_fetched_bytes.inc(of_followers_bytes)
-        self._metrics.preferred_read_replicas.inc(named)
+        self._metrics.fetched_bytes.value += given_bytes
+        self._metrics.follower_fetched_bytes.value += of_followers_bytes
+        self._metrics.preferred_read_replicas.value += named
 
     async def _read_one(
         self,

@@ -77,40 +77,43 @@ class BrokerMetrics:
     """Metrics of one broker; the docs name them with the prefix `tidemark_`."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._batches = metrics.counter("broker_produced_batches", "Batches of producers that were appended")
-        self._bytes = metrics.counter("broker_produced_bytes", "Bytes of producers that were appended")
-        self.fetched_bytes = metrics.counter("broker_fetched_bytes", "Bytes sent to consumers")
-        self.follower_fetched_bytes = metrics.counter(
+        self._batches = metrics.loop_counter("broker_produced_batches", "Batches of producers that were appended")
+        self._bytes = metrics.loop_counter("broker_produced_bytes", "Bytes of producers that were appended")
+        self.fetched_bytes = metrics.loop_counter("broker_fetched_bytes", "Bytes sent to consumers")
+        self.follower_fetched_bytes = metrics.loop_counter(
             "broker_follower_fetched_bytes", "Bytes sent to consumers from partitions that this broker does not lead"
         )
-        self.preferred_read_replicas = metrics.counter(
+        self.preferred_read_replicas = metrics.loop_counter(
             "broker_preferred_read_replicas",
             "Fetches of a partition that were redirected to a replica in the consumer's rack",
         )
-        self.replicated_bytes = metrics.counter("broker_replicated_bytes", "Bytes sent to followers")
-        self.produce_seconds = metrics.histogram("broker_produce_seconds", "Time from a produce request to its answer")
-        self._requests = metrics.counter("broker_produce_requests", "Produce requests")
-        self._records = metrics.counter("broker_produced_records", "Records of producers that were appended")
+        self.replicated_bytes = metrics.loop_counter("broker_replicated_bytes", "Bytes sent to followers")
+        self.produce_seconds = metrics.loop_histogram(
+            "broker_produce_seconds", "Time from a produce request to its answer"
+        ).of()
+        self._requests = metrics.loop_counter("broker_produce_requests", "Produce requests")
+        self._records = metrics.loop_counter("broker_produced_records", "Records of producers that were appended")
         self._produce_errors = metrics.counter(
             "broker_produce_errors", "Refused partitions of produce requests, by error code", ("code",)
         )
-        self._fetches = metrics.counter("broker_fetch_requests", "Fetch requests of consumers")
+        self._fetches = metrics.loop_counter("broker_fetch_requests", "Fetch requests of consumers")
         self._fetch_errors = metrics.counter(
             "broker_fetch_errors", "Refused partitions of fetch requests, by error code", ("code",)
         )
-        seconds = metrics.histogram(
+        seconds = metrics.loop_histogram(
             "broker_fetch_seconds",
             "Time to serve a fetch of a consumer or follower, without the wait for records",
             ("kind",),
+            ("consumer", "follower"),
         )
-        self._fetch_seconds, self.follower_read_seconds = seconds.labels("consumer"), seconds.labels("follower")
+        self._fetch_seconds, self.follower_read_seconds = seconds.of("consumer"), seconds.of("follower")
         self.topics = TopicMetrics()
-        self.append_seconds = metrics.histogram(
+        self.append_seconds = metrics.loop_histogram(
             "broker_append_seconds", "Time of an append from its queue to its write(2)"
-        )
-        self.flush_seconds = metrics.histogram(
+        ).of()
+        self.flush_seconds = metrics.loop_histogram(
             "broker_flush_seconds", "Time of an fdatasync of a log whose topic requires flushes"
-        )
+        ).of()
         self.offline_log_directories = metrics.gauge("offline_log_directories", "Log directories that have failed")
         self.full_log_directories = metrics.gauge("full_log_directories", "Log directories that recently had no space")
         shrinks = metrics.counter("replica_isr_shrinks", "Replicas that written ISR changes removed", ("reason",))
@@ -123,7 +126,7 @@ class BrokerMetrics:
 
     def produce_requested(self) -> None:
         """Count a produce request."""
-        self._requests.inc()
+        self._requests.value += 1
 
     def appended(self, effect: AppendToLog) -> None:
         """Count a leader's append of producer batches; neither refused batches nor duplicates reach this."""
@@ -132,9 +135,9 @@ class BrokerMetrics:
             return
         records = sum([batch.envelope.record_count for batch in effect.batches])
         size_bytes = sum([len(batch.data) for batch in effect.batches])
-        self._batches.inc(len(effect.batches))
-        self._bytes.inc(size_bytes)
-        self._records.inc(records)
+        self._batches.value += len(effect.batches)
+        self._bytes.value += size_bytes
+        self._records.value += records
         self.topics.produced(topic, size_bytes, records)
 
     def produce_refused(self, code: ErrorCode) -> None:
@@ -143,7 +146,7 @@ class BrokerMetrics:
 
     def fetched(self, seconds: float) -> None:
         """Count an answered fetch of a consumer; `seconds` is without the wait for records."""
-        self._fetches.inc()
+        self._fetches.value += 1
         self._fetch_seconds.observe(seconds)
 
     def fetch_refused(self, code: ErrorCode) -> None:

@@ -113,7 +113,7 @@ class FollowerReads:
         return batches
 
     def _give(self, effect: ReadForFollower, batches: tuple[Batch, ...], error: TidemarkError | None = None) -> None:
-        self._metrics.replicated_bytes.inc(sum(batch.envelope.batch_length for batch in batches))
+        self._metrics.replicated_bytes.value += sum([batch.envelope.batch_length for batch in batches])
         self._submit(
             FollowerReadDone(effect.follower, effect.partition, effect.leader_epoch, effect.offset, batches, error)
         )
