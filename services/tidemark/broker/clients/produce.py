@@ -153,7 +153,7 @@ class ProduceService:
         waiting: dict[int, tuple[_Call, int]] = {}
         pace = Pace()
         for index, part in enumerate(parts):
-            if pace.is_due:
+            if index and pace.is_due:
                 await pace.give_way()
             partition = TopicPartition(part.topic, part.partition)
             call.partitions.append(partition)
@@ -256,7 +256,7 @@ class ProduceService:
         now_us = self._clock.wall_us()
         checked: list[Batch] = []
         for data in batches:
-            if pace.is_due:
+            if checked and pace.is_due:
                 await pace.give_way()
             if len(data) > limits.max_message_bytes:  # before the checks that read all bytes
                 raise TidemarkError(
