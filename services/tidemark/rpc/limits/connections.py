@@ -9,6 +9,7 @@ call holds one unfinished message at most.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -180,6 +181,8 @@ class Connections:
         drop: Callable[[dict[Address, float]], None] = lambda _: None,
     ) -> None:
         self._limits = limits
+        self._bytes_max = _number(limits.bytes)
+        self._connection_bytes_max = _number(limits.connection_bytes)
         self._find = find
         self._end = end
         self._refused = refused
@@ -233,7 +236,10 @@ class Connections:
         """Count bytes that are held to be sent, or that were sent (negative); ends connections at the limits."""
         connection.sending_bytes += more_bytes
         self._sending_bytes += more_bytes
-        if more_bytes > 0:
+        if more_bytes > 0 and (
+            connection.arriving_bytes + connection.sending_bytes > self._connection_bytes_max
+            or self._arriving_bytes + self._sending_bytes > self._bytes_max
+        ):
             self._keep_to_bytes(connection)
 
     def refusal_early_s(self, connection: Connection) -> float:
@@ -396,6 +402,10 @@ class Connections:
         if (found := self._find(connection.peer)) is not None:
             self._seen(found)
             connection.look = self._looks + 1
+
+
+def _number(limit: int) -> float:
+    return math.inf if limit == UNLIMITED else limit
 
 
 def _above(count: int, limit: int) -> bool:

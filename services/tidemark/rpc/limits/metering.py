@@ -94,7 +94,8 @@ class Call:
         data = await context.read()
         if data is grpc.aio.EOF:
             raise asyncio.CancelledError
-        self._took(len(data))
+        if self._connection is not None:
+            self._connection.took(len(data))
         self._request_bytes = 2 * len(data) + min(_DECODED * len(data), _DECODED_BYTES_MAX)
         self.sends(0)
         if self._descriptor is not None and len(data) >= COUNTED_FROM_BYTES:
@@ -110,7 +111,8 @@ class Call:
 
         def decoded(data: bytes) -> Any:
             size_bytes = len(data)
-            self._took(size_bytes)
+            if self._connection is not None:
+                self._connection.took(size_bytes)
             if size_bytes >= COUNTED_FROM_BYTES and is_checked:
                 return _Unchecked(data)
             try:
@@ -138,10 +140,6 @@ class Call:
         if self._connection is not None and (early_s := self._connections.refusal_early_s(self._connection)):
             await asyncio.sleep(min(early_s, _REFUSAL_WAIT_S_MAX))
         raise error
-
-    def _took(self, size_bytes: int) -> None:
-        if self._connection is not None:
-            self._connection.took(size_bytes)
 
     def encode(self, message: Any) -> bytes:
         """Serialize an answer, whose bytes count as held for the peer."""

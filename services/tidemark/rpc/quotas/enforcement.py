@@ -86,12 +86,18 @@ class CallerQuotas:
 
     def debit(self, kind: QuotaKind, amount: float) -> None:
         """Count bytes, or seconds of request time."""
+        owner = self._owner
+        if owner is None or not owner.accounts.quotas.limits:
+            return
         account = self._account(kind)
-        if account is not None and self._owner is not None:
-            account.debit(amount, self._owner.now_s())
+        if account is not None:
+            account.debit(amount, owner.now_s())
 
     def wait_ms(self, *kinds: QuotaKind) -> int:
         """Milliseconds until all these quotas are kept again, rounded up; 0: now, or nearly."""
+        owner = self._owner
+        if owner is None or not owner.accounts.quotas.limits:
+            return 0
         wait_s = self._wait_s(kinds)
         return int(wait_s * 1000) + 1 if wait_s > _NEARLY_S else 0
 
