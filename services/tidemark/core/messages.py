@@ -126,7 +126,7 @@ class Chunk(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Bytes of the batches, including refused batches: the credit that the leader used (rule R6)."""
-        return self.refused_bytes + sum(batch.envelope.batch_length for batch in self.batches)
+        return self.refused_bytes + sum([batch.envelope.batch_length for batch in self.batches])
 
 
 class Refusal(NamedTuple):

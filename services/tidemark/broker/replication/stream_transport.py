@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar, cast
 
 import grpc
@@ -363,15 +363,17 @@ async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMess
         call.cancel()
 
 
-def in_parts(message: FollowerMessage) -> Iterator[FollowerMessage]:
+def in_parts(message: FollowerMessage) -> Iterable[FollowerMessage]:
     """Split a message that begins thousands of partitions, in the order in which the leader handles its parts.
 
     The message is split so that neither event loop is busy for long. Reports and credits of running partitions stay
     together (rule R7).
     """
-    if len(message.stops) + len(message.queries) + len(message.positions) <= PART_MAX:
-        yield message
-        return
+    is_small = len(message.stops) + len(message.queries) + len(message.positions) <= PART_MAX
+    return (message,) if is_small else _parts_of(message)
+
+
+def _parts_of(message: FollowerMessage) -> Iterator[FollowerMessage]:
     for stops in _slices(message.stops):
         yield FollowerMessage(stops=stops, echo_ms=message.echo_ms)
     for queries in _slices(message.queries):

@@ -89,7 +89,8 @@ class BrokerCore:
         self._handlers[type(event)](event, now_ms)
         if ctx.links_to_flush or ctx.sessions_to_flush:
             self._streams.flush(now_ms)
-        self._streams.drop_unused_links()
+        if self._streams.unused_links:
+            self._streams.drop_unused_links()
         return ctx.effects
 
     # -- answers of storage ------------------------------------------------------------------------------------

@@ -43,8 +43,8 @@ class BrokerStreams:
         _fence: ends a leadership of this broker for a reason.
         _links: by leader, the link that carries all partitions followed there.
         _followers: by leader, the partitions that its link carries. Invariant: has the keys of `_links`, and only a
-            link in `_unused` carries no partition.
-        _unused: links that carry no partition any more; dropped at the end of the event.
+            link in `unused_links` carries no partition.
+        unused_links: links that carry no partition any more; dropped at the end of the event.
         _unplaced: followers of a leader whose registration is unknown; a command with the registration places them.
         _sessions: by follower, the session in its present broker epoch.
         _lag_checked_ms: time of the last check for lagging followers.
@@ -62,7 +62,7 @@ class BrokerStreams:
         self._fence = fence
         self._links: dict[BrokerId, LeaderLink] = {}
         self._followers: dict[BrokerId, dict[TopicPartition, PartitionFollower]] = {}
-        self._unused: dict[LeaderLink, None] = {}
+        self.unused_links: dict[LeaderLink, None] = {}
         self._unplaced: dict[PartitionFollower, None] = {}
         self._sessions: dict[BrokerId, FollowerSession] = {}
         self._lag_checked_ms = 0
@@ -90,7 +90,7 @@ class BrokerStreams:
             link = self._links[follower.leader] = LeaderLink(self._ctx, follower.leader, registration)
             self._followers[follower.leader] = {}
             link.connect()
-        self._unused.pop(link, None)
+        self.unused_links.pop(link, None)
         followers = self._followers[follower.leader]
         followers[follower.log.partition] = follower
         too_many = link.fetched_count > 2 * len(followers) + _FETCHED_MIN
@@ -107,14 +107,14 @@ class BrokerStreams:
         if followers.get(follower.log.partition) is follower:
             del followers[follower.log.partition]
             if not followers:
-                self._unused[self._links[follower.leader]] = None
+                self.unused_links[self._links[follower.leader]] = None
 
     def drop_unused_links(self) -> None:
         """Disconnect links that carry no partition, after their last message was sent."""
-        for link in self._unused:
+        for link in self.unused_links:
             del self._links[link.leader], self._followers[link.leader]
             link.disconnect()
-        self._unused.clear()
+        self.unused_links.clear()
 
     def registrations_changed(self, changed: Mapping[BrokerId, BrokerRegistration]) -> None:
         """Reconnect to leaders with another address or broker epoch, and place followers that waited for a leader."""

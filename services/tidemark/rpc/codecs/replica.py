@@ -34,6 +34,7 @@ from tidemark.model import (
     invalid_request,
 )
 from tidemark.record.checks import check_replicated
+from tidemark.record.envelope import Batch
 from tidemark.rpc import errors
 from tidemark.rpc.channel import SPLIT_BYTES
 from tidemark.rpc.codecs import wire
@@ -75,14 +76,9 @@ class FollowerEnd:
             for stop in message.stops
             if stop.partition in self._handles
         ]
-        request = pb.ReplicateRequest(
-            stops=stops,
-            credits=[
-                pb.DirectoryCredit(directory=credit.directory, credit_bytes=credit.credit_bytes)
-                for credit in message.credits
-            ],
-            echo_ms=message.echo_ms,
-        )
+        request = pb.ReplicateRequest(stops=stops, echo_ms=message.echo_ms)
+        for credit in message.credits:
+            request.credits.add(directory=credit.directory, credit_bytes=credit.credit_bytes)
         # Thousands of partitions begin at the same time. A message made separately would be copied into the request.
         for query in message.queries:
             added = request.epoch_queries.add(
@@ -113,40 +109,45 @@ class FollowerEnd:
 
     def decode(self, response: pb.ReplicateResponse) -> LeaderMessage:
         """The message of a response, its batches checked; raises INVALID_REQUEST for an unknown handle."""
+        ends, refusals = response.epoch_ends, response.refusals
         return LeaderMessage(
-            epoch_ends=tuple(
-                EpochEnd(
-                    self._partition(end.handle),
-                    LeaderEpoch(end.current_leader_epoch),
-                    LeaderEpoch(end.leader_epoch),
-                    Offset(end.end_offset),
-                    Offset(end.in_sync_offset) if end.HasField("in_sync_offset") else None,
-                    Offset(end.log_start_offset) if end.HasField("log_start_offset") else None,
-                )
-                for end in response.epoch_ends
-            ),
-            chunks=tuple(self._chunk(chunk) for chunk in response.chunks),
-            refusals=tuple(self._refusal(refusal) for refusal in response.refusals),
+            epoch_ends=tuple(map(self._epoch_end, ends)) if ends else (),
+            chunks=tuple(map(self._chunk, response.chunks)),
+            refusals=tuple(map(self._refusal, refusals)) if refusals else (),
             clock_ms=response.clock_ms,
+        )
+
+    def _epoch_end(self, end: pb.EpochEnd) -> EpochEnd:
+        return EpochEnd(
+            self._partition(end.handle),
+            LeaderEpoch(end.current_leader_epoch),
+            LeaderEpoch(end.leader_epoch),
+            Offset(end.end_offset),
+            Offset(end.in_sync_offset) if end.HasField("in_sync_offset") else None,
+            Offset(end.log_start_offset) if end.HasField("log_start_offset") else None,
         )
 
     def _chunk(self, chunk: pb.ReplicaChunk) -> Chunk:
         partition = self._partition(chunk.handle)
-        head = Chunk(
+        data = chunk.batches
+        batches: tuple[Batch, ...] = ()
+        refused: TidemarkError | None = None
+        try:
+            batches = check_replicated(data) if data else ()
+        except TidemarkError as error:
+            _log.error("chunk refused", extra={"partition": str(partition), "offset": chunk.continues_from,
+                                               "code": str(error.code), "why": error.message})  # fmt: skip
+            refused = error
+        return Chunk(
             partition,
             LeaderEpoch(chunk.current_leader_epoch),
             Offset(chunk.continues_from),
             Offset(chunk.high_watermark),
             Offset(chunk.log_start_offset),
+            batches,
+            None if refused is None else refused.code,
+            0 if refused is None else len(data),
         )
-        if not chunk.batches:
-            return head
-        try:
-            return head._replace(batches=check_replicated(chunk.batches))
-        except TidemarkError as error:
-            _log.error("chunk refused", extra={"partition": str(partition), "offset": chunk.continues_from,
-                                               "code": str(error.code), "why": error.message})  # fmt: skip
-            return head._replace(error=error.code, refused_bytes=len(chunk.batches))
 
     def _partition(self, handle: int) -> TopicPartition:
         partition = self._partitions.get(handle)
@@ -203,77 +204,70 @@ class LeaderEnd:
 
     def decode(self, request: pb.ReplicateRequest) -> FollowerMessage:
         """The message of a request; raises INVALID_REQUEST for an unknown handle, and for too many."""
+        queries, positions, stops = request.epoch_queries, request.positions, request.stops
         message = FollowerMessage(
-            queries=tuple(
-                EpochQuery(
-                    *self._learn(query.replica),
-                    LeaderEpoch(query.current_leader_epoch),
-                    LeaderEpoch(query.last_epoch),
-                )
-                for query in request.epoch_queries
-            ),
-            positions=tuple(
-                FetchPosition(
-                    *self._learn(position.replica),
-                    LeaderEpoch(position.current_leader_epoch),
-                    Offset(position.fetch_offset),
-                    LeaderEpoch(position.last_epoch),
-                    position.directory,
-                    Offset(position.flushed_offset),
-                    Offset(position.log_start_offset),
-                )
-                for position in request.positions
-            ),
-            reports=tuple(
-                Report(
-                    self._replica(report.handle)[0],
-                    LeaderEpoch(report.current_leader_epoch),
-                    Offset(report.log_end_offset),
-                    Offset(report.flushed_offset),
-                    Offset(report.log_start_offset),
-                )
-                for report in request.reports
-            ),
-            stops=tuple(
-                StopFetch(self._replica(stop.handle)[0], LeaderEpoch(stop.newer_leader_epoch)) for stop in request.stops
-            ),
-            credits=tuple(Credit(credit.directory, credit.credit_bytes) for credit in request.credits),
+            queries=tuple(map(self._query, queries)) if queries else (),
+            positions=tuple(map(self._position, positions)) if positions else (),
+            reports=tuple(map(self._report, request.reports)),
+            stops=tuple(map(self._stop, stops)) if stops else (),
+            credits=tuple([Credit(credit.directory, credit.credit_bytes) for credit in request.credits]),
             echo_ms=request.echo_ms,
         )
-        for stop in request.stops:
+        for stop in stops:
             self._release(stop.handle)
         return message
 
+    def _query(self, query: pb.EpochQuery) -> EpochQuery:
+        epochs = LeaderEpoch(query.current_leader_epoch), LeaderEpoch(query.last_epoch)
+        return EpochQuery(*self._learn(query.replica), *epochs)
+
+    def _position(self, position: pb.FetchPosition) -> FetchPosition:
+        return FetchPosition(
+            *self._learn(position.replica),
+            LeaderEpoch(position.current_leader_epoch),
+            Offset(position.fetch_offset),
+            LeaderEpoch(position.last_epoch),
+            position.directory,
+            Offset(position.flushed_offset),
+            Offset(position.log_start_offset),
+        )
+
+    def _report(self, report: pb.ReplicaReport) -> Report:
+        return Report(
+            self._replica(report.handle)[0],
+            LeaderEpoch(report.current_leader_epoch),
+            Offset(report.log_end_offset),
+            Offset(report.flushed_offset),
+            Offset(report.log_start_offset),
+        )
+
+    def _stop(self, stop: pb.ReplicaStop) -> StopFetch:
+        return StopFetch(self._replica(stop.handle)[0], LeaderEpoch(stop.newer_leader_epoch))
+
     def encode(self, message: LeaderMessage) -> list[bytes]:
         """The responses of a message, serialized: several when its chunks exceed the split size."""
-        response = pb.ReplicateResponse(
-            epoch_ends=[
-                pb.EpochEnd(
-                    handle=self._handle(end.partition),
-                    current_leader_epoch=end.current_leader_epoch,
-                    leader_epoch=end.leader_epoch,
-                    end_offset=end.end_offset,
-                    in_sync_offset=end.in_sync_offset,
-                    log_start_offset=end.log_start_offset,
-                )
-                for end in message.epoch_ends
-            ],
-            refusals=[
-                pb.ReplicaRefusal(
-                    handle=self._handle(refusal.partition),
-                    error=record_pb2.Error(code=str(refusal.code), message=refusal.message),
-                    current_leader_epoch=refusal.current_leader_epoch,
-                    log_start_offset=refusal.log_start_offset,
-                    log_start_epoch=refusal.log_start_epoch,
-                )
-                for refusal in message.refusals
-            ],
-            clock_ms=message.clock_ms,
-        )
+        response = pb.ReplicateResponse(clock_ms=message.clock_ms)
+        for end in message.epoch_ends:
+            response.epoch_ends.add(
+                handle=self._handle(end.partition),
+                current_leader_epoch=end.current_leader_epoch,
+                leader_epoch=end.leader_epoch,
+                end_offset=end.end_offset,
+                in_sync_offset=end.in_sync_offset,
+                log_start_offset=end.log_start_offset,
+            )
+        for refusal in message.refusals:
+            response.refusals.add(
+                handle=self._handle(refusal.partition),
+                error=record_pb2.Error(code=str(refusal.code), message=refusal.message),
+                current_leader_epoch=refusal.current_leader_epoch,
+                log_start_offset=refusal.log_start_offset,
+                log_start_epoch=refusal.log_start_epoch,
+            )
         responses = [wire.message(response)]
         size_bytes = 0
         for chunk in message.chunks:
-            chunk_bytes = sum(len(batch.data) for batch in chunk.batches)
+            chunk_bytes = chunk.size_bytes
             if size_bytes and size_bytes + chunk_bytes > SPLIT_BYTES:
                 responses.append(wire.message(pb.ReplicateResponse(clock_ms=message.clock_ms)))
                 size_bytes = 0
@@ -289,7 +283,7 @@ class LeaderEnd:
             high_watermark=chunk.high_watermark,
             log_start_offset=chunk.log_start_offset,
         )
-        batches = wire.nested(_BATCHES, (batch.data for batch in chunk.batches)) if chunk.batches else []
+        batches = wire.nested(_BATCHES, [batch.data for batch in chunk.batches]) if chunk.batches else []
         return wire.nested(_CHUNKS, wire.message(head, batches))
 
     def _handle(self, partition: TopicPartition) -> int:

@@ -18,6 +18,7 @@ _VARINT_BYTES_MAX: Final = 10
 _HEAD_BYTES_MAX: Final = 5
 """Largest size of a tag or a length, which has 32 bits."""
 _TAG_MAX: Final = (1 << 32) - 1
+_OCTETS: Final = tuple(bytes((number,)) for number in range(0x80))
 
 
 class Field(NamedTuple):
@@ -41,7 +42,8 @@ class Field(NamedTuple):
 def nested(field: int, pieces: Iterable[bytes]) -> list[bytes]:
     """A length-delimited field (bytes, or a message) whose content is these pieces, one after another."""
     content = list(pieces)
-    return [_varint(field << 3 | _LENGTH_DELIMITED) + _varint(sum(map(len, content))), *content]
+    tag, size_bytes = field << 3 | _LENGTH_DELIMITED, sum(map(len, content))
+    return [(_OCTETS[tag] if tag < 0x80 else _varint(tag)) + _varint(size_bytes), *content]
 
 
 def message(head: Message, *fields: Sequence[bytes]) -> list[bytes]:
@@ -87,6 +89,10 @@ def _read_varint(data: memoryview, at: int, bytes_max: int = _VARINT_BYTES_MAX) 
 
 
 def _varint(number: int) -> bytes:
+    if number < 0x80:
+        return _OCTETS[number]
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
     octets = bytearray()
     while number >= 0x80:
         octets.append(number & 0x7F | 0x80)

@@ -155,12 +155,8 @@ class LeaderLink:
             tuple(self._positions),
             tuple(self._reports.values()),
             tuple(self._stops),
-            tuple(Credit(directory, credit_bytes) for directory, credit_bytes in self._credits.items()),
+            tuple([Credit(directory, credit_bytes) for directory, credit_bytes in self._credits.items()]),
             self.echo_ms,
         )
-        self._queries.clear()
-        self._positions.clear()
-        self._reports.clear()
-        self._stops.clear()
-        self._credits.clear()
+        self._queries, self._positions, self._reports, self._stops, self._credits = [], [], {}, [], {}
         self._ctx.effects.append(SendToLeader(self.leader, message))
