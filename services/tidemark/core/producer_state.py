@@ -209,9 +209,10 @@ class ProducerStates:
         Returns:
             The transaction that the marker ends.
         """
-        if marker is None and not has_producer_state(envelope):
-            return None
         producer_id = envelope.producer_id
+        idempotent = producer_id >= 0 and envelope.base_sequence >= 0
+        if marker is None and not idempotent and not has_producer_state(envelope):
+            return None
         entry = self._entries.get(producer_id)
         if self._expiration_ms is not None:
             self._see(producer_id, now_ms - self._expiration_ms, now_ms)
@@ -230,10 +231,11 @@ class ProducerStates:
                 batches, open_offset = entry.batches, entry.open_offset
                 if batches and envelope.base_offset <= batches[-1].last_offset:
                     return None
-                newest_us = max(newest_us, entry.last_timestamp_us)
+                if entry.last_timestamp_us > newest_us:
+                    newest_us = entry.last_timestamp_us
         if open_offset < 0 and envelope.is_pending:
             open_offset = self._open[producer_id] = Offset(envelope.base_offset)
-        if is_idempotent(envelope):
+        if idempotent:
             batches = (*batches[1 - REMEMBERED_BATCHES :], _remembered(envelope))
         self._entries[producer_id] = ProducerEntry(
             envelope.producer_epoch, batches, newest_us, open_offset, coordinator_epoch

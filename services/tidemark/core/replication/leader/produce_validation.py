@@ -114,8 +114,6 @@ def check_sequences(
         TidemarkError: the errors of `ProducerStates.check`; INVALID_REQUEST for too many batches in flight.
     """
     producers = log.producers
-    if not any(has_producer_state(batch.envelope) for batch in batches):
-        return batches, None
     undo: dict[int, ProducerEntry | None] = {}
     fresh: list[Batch] = []
     first: RememberedBatch | None = None
@@ -133,8 +131,9 @@ def check_sequences(
             if has_producer_state(envelope):
                 entry = producers.entry(envelope.producer_id)
                 _check_in_flight(log, epoch_start_offset, entry, refuse)
-                undo.setdefault(envelope.producer_id, entry)
-                producers.observe(envelope._replace(base_offset=next_offset), now_ms)
+                if batch is not batches[-1]:
+                    undo.setdefault(envelope.producer_id, entry)
+                    producers.observe(envelope._replace(base_offset=next_offset), now_ms)
             next_offset += envelope.last_offset_delta + 1
     finally:
         # the append records the batches; here each batch was recorded only to check the next batch
