@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Final, cast
 
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -25,21 +26,25 @@ class SystemClock:
         return time.time_ns() // 1000
 
 
-@asynccontextmanager
-async def _timeout(limit_s: float | None) -> AsyncIterator[asyncio.Timeout]:
-    task = cast("asyncio.Task[object]", asyncio.current_task())
-    cancels = task.cancelling()
-    try:
-        async with asyncio.timeout(limit_s) as limit:
-            yield limit
-    except asyncio.CancelledError:
-        if limit.expired() and task.cancelling() <= cancels:
+class _Timeout:
+    def __init__(self, limit_s: float | None) -> None:
+        self._limit = asyncio.timeout(limit_s)
+
+    async def __aenter__(self) -> asyncio.Timeout:
+        self._task = cast("asyncio.Task[object]", asyncio.current_task())
+        self._cancels = self._task.cancelling()
+        return await self._limit.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._limit.__aexit__(kind, error, traceback)
+        if kind is asyncio.CancelledError and self._limit.expired() and self._task.cancelling() <= self._cancels:
             raise TimeoutError from None
-        raise
 
 
 timeout: Final[Callable[[float | None], AbstractAsyncContextManager[asyncio.Timeout]]] = (
-    asyncio.timeout if sys.version_info >= (3, 11, 3) else _timeout
+    asyncio.timeout if sys.version_info >= (3, 11, 3) else _Timeout
 )
 """`asyncio.timeout(limit_s)`, which raises TimeoutError at its limit.
 

@@ -12,7 +12,7 @@ from tidemark.runtime import clock
 
 Limit = Callable[[float | None], AbstractAsyncContextManager[asyncio.Timeout]]
 
-each_limit = pytest.mark.parametrize("limit", [clock.timeout, clock._timeout], ids=["this Python", "Python 3.11.2"])
+each_limit = pytest.mark.parametrize("limit", [clock.timeout, clock._Timeout], ids=["this Python", "Python 3.11.2"])
 
 
 class Cleanup:
