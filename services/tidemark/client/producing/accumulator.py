@@ -289,14 +289,15 @@ class Accumulator:
         with self.lock:
             taken = list(self._closed_batches)
             self._closed_batches.clear()
-            due = [where for where, batch in self.open.items() if is_due(batch)]
-            taken.extend(self.open.pop(where) for where in due)
+            if self.open:
+                due = [where for where, batch in self.open.items() if is_due(batch)]
+                taken += [self.open.pop(where) for where in due]
         return taken
 
     def oldest_opened_s(self) -> float | None:
         """Return the time at which the oldest open batch was opened; None if no batch is open."""
         with self.lock:
-            return min((batch.opened_s for batch in self.open.values()), default=None)
+            return min([batch.opened_s for batch in self.open.values()]) if self.open else None
 
     def end(self) -> None:
         """Refuse records from now on, and wake the threads that wait for room."""

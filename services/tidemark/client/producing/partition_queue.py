@@ -124,7 +124,7 @@ class PartitionQueue:
     @property
     def can_send(self) -> bool:
         """Whether the next batch may be sent now."""
-        return self.has_room and bool(self._ready) and self.identity is not None
+        return bool(self._ready) and self.identity is not None and self.has_room
 
     @property
     def next_bytes(self) -> int:
@@ -144,7 +144,7 @@ class PartitionQueue:
     @property
     def has_room(self) -> bool:
         """Whether one more batch may be in flight."""
-        most = min(self._max_in_flight, self.window) if self._idempotent else self._max_in_flight
+        most = self.window if self._idempotent and self.window < self._max_in_flight else self._max_in_flight
         if self.failing or len(self._in_flight) >= most:
             return False
         has_sequence = bool(self._ready) and self._ready[0].base_sequence >= 0

@@ -28,9 +28,10 @@ from tidemark.client.producing.produce_stream import Answer, Attempt, Group, Pro
 from tidemark.client.producing.splitting import names_records
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.settings import ProducerSettings
+from tidemark.core.cluster_view import ClusterView
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.errors import AuthorizationError
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import REMEMBERED_BATCHES, ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.clock import timeout
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -122,6 +123,9 @@ class Sender:
         self._deleted_topics = DeletedTopics(cluster)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._active: dict[TopicPartition, PartitionQueue] = {}
+        self._view: ClusterView | None = None
+        self._window = REMEMBERED_BATCHES
+        """Number of batches of a partition that all brokers of `_view` remember (rule P1)."""
         self._id_attempt = AttemptTimeout(_CALL_S)
         self._pauses: dict[TopicPartition, tuple[float, Leader | None, float]] = {}
         """End of the pause, the leader that refused, and the length of the next pause."""
@@ -330,10 +334,18 @@ class Sender:
         if self._stopped:
             return
         self._take_batches()
-        self._lose_attempts_at_deposed_leaders()
+        self._adopt_view()
         while requests := self._next_requests():
             for address, groups in requests.items():
                 self._stream(address).send(groups)
+
+    def _adopt_view(self) -> None:
+        """After a change of the metadata: limit the batches in flight, and notice deposed leaders."""
+        if self._view is self._cluster.view:
+            return
+        self._view = self._cluster.view
+        self._window = self._view.remembered_batches
+        self._lose_attempts_at_deposed_leaders()
 
     def _lose_attempts_at_deposed_leaders(self) -> None:
         """Stop waiting for the old leader of partitions with a new leader (rule K2)."""
@@ -363,9 +375,8 @@ class Sender:
     def _sendable(self, now_s: float) -> dict[str, list[tuple[PartitionQueue, Leader]]]:
         """The queues whose next batches may be sent now, by address of the leader."""
         found: defaultdict[str, list[tuple[PartitionQueue, Leader]]] = defaultdict(list)
-        window = self._cluster.view.remembered_batches
         for queue in list(self._active.values()):
-            queue.window = window
+            queue.window = self._window
             if queue.wants_identity:
                 self._want_identities()
             if not queue.can_send:
