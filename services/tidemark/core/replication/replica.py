@@ -39,7 +39,7 @@ class ReadableRange(NamedTuple):
         end_offset: for a read_committed fetch the last stable offset, else the high watermark; at least the fetch
             offset.
         high_watermark: -1 while rule E6 forbids stating it. At a follower, the value that the leader sent last.
-        last_stable_offset: of this replica; None if unknown (rule X3).
+        last_stable_offset: for a read_committed fetch, of this replica; None if unknown (rule X3).
     """
 
     end_offset: Offset
@@ -291,9 +291,9 @@ class Replica:
         if fetch_offset > log.log_end_offset:
             raise above_the_end(self.partition, fetch_offset, EpochEntry(log.epochs.latest, log.log_end_offset))
         stated = log.high_watermark if leader.may_state_high_watermark else UNKNOWN_HIGH_WATERMARK
-        stable = leader.last_stable_offset
-        limit = log.high_watermark
+        limit, stable = log.high_watermark, None
         if committed_only:
+            stable = leader.last_stable_offset
             limit = Offset(0) if stable is None else stable
         return ReadableRange(max(limit, fetch_offset), stated, log.log_start_offset, log.log_end_offset, stable)
 
@@ -393,9 +393,10 @@ def diverging_end(
     role: PartitionLeader | PartitionFollower, offset: Offset, last_epoch: LeaderEpoch
 ) -> EpochEntry | None:
     """Epoch end at which a log with a record of `last_epoch` before `offset` diverges from this log, else None (E4)."""
-    if last_epoch == NO_EPOCH:
+    log = role.log
+    if last_epoch == NO_EPOCH or (last_epoch == log.epochs.latest and offset <= log.log_end_offset):
         return None
-    end = role.log.epochs.end_of(last_epoch, role.log.log_end_offset)
+    end = log.epochs.end_of(last_epoch, log.log_end_offset)
     if end.leader_epoch == last_epoch and offset <= end.start_offset:
         return None
     return end

@@ -40,8 +40,8 @@ def test_a_read_below_the_log_start_is_refused_and_one_at_the_log_end_waits() ->
     assert caught.value.metadata["log_start_offset"] == "3"
     assert "starts at offset 3" in caught.value.message
     assert caught.value.message.endswith("continue at that offset or above"), "the error has the next step"
-    assert read_range(stage, 3) == (10, 10, 3, 10, 10)
-    assert read_range(stage, 10) == (10, 10, 3, 10, 10)
+    assert read_range(stage, 3) == (10, 10, 3, 10, None)
+    assert read_range(stage, 10) == (10, 10, 3, 10, None)
     assert refused_read(stage, 11) is ErrorCode.LOG_TRUNCATED
 
 

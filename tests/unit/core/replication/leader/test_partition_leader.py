@@ -393,7 +393,7 @@ def test_a_new_leader_serves_committed_records_but_states_no_high_watermark_befo
     with raises_code(ErrorCode.OFFSET_NOT_AVAILABLE):
         stage.core.queries.stated_offsets(P, topic_id="", current_leader_epoch=-1, now_ms=stage.now)
     stage.fetches(2, 10, last_epoch=3)
-    assert read_range(stage, 4) == (10, 10, 0, 10, 10)
+    assert read_range(stage, 4) == (10, 10, 0, 10, None)
     assert stage.core.queries.stated_offsets(P, topic_id="", current_leader_epoch=5, now_ms=stage.now) == (0, 10, 5, 10)
 
 
