@@ -249,8 +249,11 @@ def _call(callback: Callable[[], object]) -> None:
 
 
 def _wake(future: asyncio.Future[None]) -> None:
+    """Set the outcome of a future of any event loop: on its own loop at once, without a wake-up through a socket."""
     loop = future.get_loop()
-    if not loop.is_closed():
+    if loop is asyncio._get_running_loop():
+        _finish(future)
+    elif not loop.is_closed():
         loop.call_soon_threadsafe(_finish, future)
 
 
