@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from tidemark.broker.logs.flush_threads import FlushThreads
 from tidemark.broker.logs.open_log import GROUP_COMMIT, OpenReplica
@@ -402,8 +402,8 @@ class LogThreads:
     def _carry_out(
         self, replica: OpenReplica, effects: list[LogEffect], done: list[Event], truncated: list[OpenReplica]
     ) -> None:
-        for appends, group in groupby(effects, key=lambda effect: isinstance(effect, AppendToLog)):
-            some = list(group)
+        for appends, group in groupby(effects, key=lambda effect: type(effect) is AppendToLog):
+            some: list[Any] = list(group)
             if appends:
                 if not replica.failed and not replica.full:
                     self._attempt(replica, some[0], done, partial(self._append, replica, some, done))
@@ -421,7 +421,7 @@ class LogThreads:
                     if isinstance(effect, TruncateLog | ResetLog):
                         truncated.append(replica)
 
-    def _append(self, replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
+    def _append(self, replica: OpenReplica, effects: Sequence[AppendToLog], done: list[Event]) -> None:
         _append(replica, effects, done)
         full = self._full.get(replica.directory)
         if full is not None and (full[0] is replica or time.monotonic() - full[1] >= _CALM_S):
@@ -489,18 +489,16 @@ def _by_replica(work: list[_Job]) -> dict[OpenReplica, list[LogEffect]]:
     return found
 
 
-def _append(replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
+def _append(replica: OpenReplica, effects: Sequence[AppendToLog], done: list[Event]) -> None:
     """Write consecutive appends of the same stamp and leader epoch together."""
     partition, identity = replica.partition, replica.identity
-    start = 0
-    while start < len(effects):
+    start, count = 0, len(effects)
+    while start < count:
         first = effects[start]
-        assert isinstance(first, AppendToLog)
         batches: list[Batch] = []
         stop = start
-        while stop < len(effects):
+        while stop < count:
             effect = effects[stop]
-            assert isinstance(effect, AppendToLog)
             if effect.stamp != first.stamp or (effect.stamp and effect.leader_epoch != first.leader_epoch):
                 break
             batches.extend(effect.batches)
@@ -509,8 +507,7 @@ def _append(replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event
             batches, base_offset=first.base_offset, leader_epoch=first.leader_epoch, stamp=first.stamp
         )
         for index in range(start, stop):
-            following = effects[index + 1] if index + 1 < stop else None
-            ended_at = following.base_offset if isinstance(following, AppendToLog) else end
+            ended_at = effects[index + 1].base_offset if index + 1 < stop else end
             done.append(LogAppended(partition, identity, ended_at))
         start = stop
 
