@@ -24,8 +24,7 @@ from tidemark.client.outputs.shape import Shape
 from tidemark.client.outputs.typed_rows import reader_of
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.records import PartitionBatch
-from tidemark.client.typed.record_values import EPOCH
-from tidemark.model import ErrorCode
+from tidemark.model import UNIX_EPOCH, ErrorCode
 from tidemark.record.schema import OFFSET_SCHEMA
 
 from tests.refusals import raises_code
@@ -209,7 +208,7 @@ def test_binary_is_refused_where_text_is_wanted(shape: str) -> None:
 
 def test_a_deleted_row_is_null_and_no_row_of_a_table() -> None:
     typed = TypedFormat("flights", "id", FLIGHTS)
-    row = {"carrier": "UA", "price": Decimal("1.5"), "scheduled_at": EPOCH, "tags": {"a": 1}}
+    row = {"carrier": "UA", "price": Decimal("1.5"), "scheduled_at": UNIX_EPOCH, "tags": {"a": 1}}
     values = [typed.records.check(row)[0], typed.records.deletion("UA", 7)[0]]
     stored = sealed(typed, from_checked(typed, values))
     shown = {}
