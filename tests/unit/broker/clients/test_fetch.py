@@ -361,10 +361,10 @@ async def test_a_fetch_that_waits_for_more_bytes_holds_no_records(
     """Regression: each fetch with a large `min_bytes` held up to 7 MiB for 30 s, beyond the limits of connections."""
     read, answers = service._read_all, list[weakref.ref[Results]]()
 
-    async def noted(*arguments: Any) -> tuple[Results, bool]:
-        results, settled = await read(*arguments)
-        answers.append(weakref.ref(results))
-        return results, settled
+    async def noted(*arguments: Any) -> tuple[Results, int, bool]:
+        found = await read(*arguments)
+        answers.append(weakref.ref(found[0]))
+        return found
 
     monkeypatch.setattr(service, "_read_all", noted)
     part = pb.PartitionFetch(topic="flights", partition=0)
