@@ -49,8 +49,8 @@ _LEADER_EPOCH_MAX: Final = (1 << 30) - 1
 _LINEAGE_MAX: Final = (1 << 62) - 1
 """Highest numbers that a reader accepts, so that the next ones fit into messages and batches."""
 _PORT_MAX: Final = (1 << 16) - 1
-"""Longest name that a reader accepts; names in znodes become part of paths."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{0,128}")
+"""Names that a reader accepts; names in znodes become part of paths."""
 _STATES_KEPT: Final = 8192
 """Different states that are kept: thousands of partitions have the same few."""
 _REPORT_NUMBERS: Final = ("lineage", "leader", "leader_epoch", "elected_at_ms")

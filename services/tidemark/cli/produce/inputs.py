@@ -33,7 +33,6 @@ _BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES_MAX: Final = 16 << 20
 """Limit of a line of the input: more than the largest batch."""
 _PARQUET_ROWS: Final = 10_000
-"""Microseconds of each unit of numbers in a timestamp column."""
 _NO_TIME: Final = "outside of the range of times: --timestamp-unit names another unit"
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 

@@ -34,7 +34,9 @@ class Cursor:
         last_epoch: leader epoch of the record before `fetch_offset`; -1 if unknown.
         topic_id: id of the assigned topic; a recreated topic has another one (rule C7).
         incarnation: incarnation of the assigned partition; a recreated partition has another one (rule C7).
-        generation: raised by every seek; a response to a fetch of an earlier generation is discarded.
+        generation: raised by every seek, and when fetched batches are discarded; a response to a fetch of an earlier
+            generation is discarded.
+        seeks: number of seeks of the application.
         high_watermark: the largest one received in this lineage, for a read_committed consumer the largest last stable
             offset; -1 before the first.
         error: ends the partition until the next seek.
@@ -70,7 +72,7 @@ class Cursor:
         self.wanted_version = 0
         self.topic_id = topic_id
         self.incarnation = incarnation
-        self.generation = 0
+        self.generation = self.seeks = 0
         self.position = position
         self.fetch_offset = position
         self.last_epoch: int = NO_EPOCH
@@ -96,6 +98,7 @@ class Cursor:
     def seek(self, offset: int) -> None:
         """Continue at an offset, inclusive."""
         self.generation += 1
+        self.seeks += 1
         self.covered = offset if self.covered >= self.position else min(self.covered, offset)
         self.position = offset
         self._position_epoch, self._is_bound = NO_EPOCH, False
@@ -106,10 +109,10 @@ class Cursor:
         self.settle()
 
     def return_to(self, offset: int) -> None:
-        """Return records again that the application has got, and has not processed: `error` and `committed` stay."""
-        error, committed = self.error, self.committed
+        """Return records again that the application has got, and has not processed: no seek of the application."""
+        error, committed, seeks = self.error, self.committed, self.seeks
         self.seek(offset)
-        self.error, self.committed = error, committed
+        self.error, self.committed, self.seeks = error, committed, seeks
 
     def follows(self, epoch: int) -> None:
         """State the leader epoch of the record before `position`, or an upper bound of that epoch; -1: unknown.

@@ -233,16 +233,17 @@ class GroupReader:
         else:
             positions = [self._at(where, offset) for where, offset in offsets.items()]
         cursors = [self._fetcher.cursors.get(one.partition) for one in positions]  # some may leave during the commit
-        generations = [None if cursor is None else cursor.generation for cursor in cursors]
+        places = [None if cursor is None else (cursor.seeks, cursor.position) for cursor in cursors]
         if self._membership is not None:
             await self._membership.commit(positions, timeout_s=timeout_s, transaction=transaction)
         else:
             await self._commit_without_members(positions, time.monotonic() + timeout_s, transaction)
-        for one, cursor, generation in zip(positions, cursors, generations, strict=True):
-            if cursor is None:
+        for one, cursor, place in zip(positions, cursors, places, strict=True):
+            if cursor is None or place is None:
                 continue
             cursor.covered = one.offset
-            if transaction is None and cursor.generation == generation and one.offset <= cursor.position:
+            seeks, reached = place
+            if transaction is None and cursor.seeks == seeks and one.offset <= reached:
                 cursor.committed, cursor.committed_epoch = one.offset, one.leader_epoch
 
     async def _commit_without_members(

@@ -125,6 +125,34 @@ async def test_a_commit_of_the_application_stays_in_force_if_it_fails_afterwards
     assert reading.offsets()[ONE] == 20, "the application goes back itself"
 
 
+@pytest.mark.parametrize("meanwhile", ["batches discarded", "given back"])
+async def test_a_commit_of_the_application_counts_though_its_partition_is_fetched_again_meanwhile(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    async def commit(positions: list[GroupPosition], **_: Any) -> None:
+        if meanwhile == "given back":
+            reading.delivery.give_back(ONE, 140)
+        else:
+            reading.held.generation += 1
+
+    monkeypatch.setattr(reading.reader._membership, "commit", commit)
+    reading.consumer.works_on(record(140))
+    await reading.consumer.commit({ONE: 141})
+    reading.delivery.give_back(ONE, 140)
+    assert reading.offsets()[ONE] == 141
+
+
+async def test_a_commit_does_not_count_after_a_seek_of_the_application_meanwhile(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def commit(positions: list[GroupPosition], **_: Any) -> None:
+        reading.held.seek(20)
+
+    monkeypatch.setattr(reading.reader._membership, "commit", commit)
+    await reading.consumer.commit({ONE: 141})
+    assert reading.offsets()[ONE] == 20
+
+
 async def test_a_commit_of_records_that_were_not_read_yet_does_not_count_as_progress(reading: Reading) -> None:
     await reading.consumer.commit({ONE: 300})
     assert reading.offsets()[ONE] == 100
