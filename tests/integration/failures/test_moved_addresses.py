@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import cast
 
+import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration
 from tidemark.rpc.channel import AddressChannels, open_channel
@@ -140,7 +141,9 @@ async def test_a_lost_connection_needs_no_name_server() -> None:
         server, channels, address = await connected(prefix)
         health = health_pb2_grpc.HealthStub(channels.get(address))
         names.answers = False
+        connection = channels.get(address).generation().channel
         await server.stop(0)
+        await connection.wait_for_state_change(grpc.ChannelConnectivity.READY)  # a call before would end with it
         server = await serve("127.0.0.1", server.port)
         channels.note("c", [broker(address, 7)])
         back_s = time.monotonic()
