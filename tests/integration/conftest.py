@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
@@ -59,6 +60,13 @@ def _shared_by(item: pytest.Item) -> list[str]:
         return []
     found = item._fixtureinfo.name2fixturedefs
     return [name for name in _SHARED if name in found and found[name][-1].scope == "session"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_heed_hang_up() -> None:
+    """Under nohup, processes that tests start would ignore SIGHUP, too. This process continues to ignore it."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # a new program begins without the handlers of its parent
 
 
 @pytest.fixture(scope="session", autouse=True)
