@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -11,6 +13,8 @@ import pytest
 from tidemark.controller import lost_states
 from tidemark.controller.lost_states import LostStates
 from tidemark.controller.term import policy_of
+from tidemark.core.controller import effects as fx
+from tidemark.core.controller import events as ev
 from tidemark.core.controller.state_rebuild import EPOCHS_ABOVE, Known, Memory
 from tidemark.core.messages import HeldState, PartitionCommand
 from tidemark.model import (
@@ -19,11 +23,13 @@ from tidemark.model import (
     BrokerEpoch,
     BrokerId,
     BrokerRegistration,
+    ErrorCode,
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
     ReplicaIdentity,
     StateWrite,
+    TidemarkError,
     TopicDescription,
     TopicPartition,
     VersionedState,
@@ -211,6 +217,34 @@ async def test_brokers_are_asked_about_a_part_of_many_partitions_at_a_time(
     assert scene.channels.asked == [BrokerId(0)] * 3
     assert {found.state.leader_epoch for found in (await scene.store.states(wide)).values()} == {0}
     assert len(await scene.store.states(wide)) == 5
+
+
+async def test_brokers_are_asked_at_the_same_time_and_a_silent_broker_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit of a silent broker delays a new topic once, not once for each part of each broker."""
+    monkeypatch.setattr(lost_states, "PART_PARTITIONS_MAX", 2)
+    others_asked = asyncio.Event()
+    asked: list[BrokerId] = []
+
+    async def ask(effect: fx.DescribeReplicas) -> ev.ReplicasDescribed:
+        asked.append(effect.broker)
+        if effect.broker != ASSIGNED[0]:
+            others_asked.set()
+            return await scene.channels.describe_replicas(effect)
+        await others_asked.wait()
+        silent = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "no answer")
+        return ev.ReplicasDescribed(effect.broker, effect.request_id, silent, {}, {}, {})
+
+    partitions = dict.fromkeys(range(3), ASSIGNED) | dict.fromkeys(range(3, 6), ASSIGNED[1:])
+    incarnations = {index: f"w{index}" for index in partitions}
+    await scene.store.create_topic(TopicDescription("wide", "wide-id", partitions, incarnations))
+    wide = [TopicPartition("wide", index) for index in partitions]
+    lost = LostStates(scene.term, scene.store, ask, policy_of, scene.core)
+    async with asyncio.timeout(10):
+        assert await lost.make(wide)
+    assert Counter(asked) == {ASSIGNED[0]: 1, ASSIGNED[1]: 3, ASSIGNED[2]: 3}
+    assert set(await scene.store.states(wide)) == set(wide[3:]), "no state without the answer of each replica's broker"
 
 
 async def test_a_topic_that_is_being_deleted_is_left_alone(scene: Scene) -> None:
