@@ -99,6 +99,23 @@ async def test_a_member_continues_behind_a_leader_epoch_that_is_unknown_or_an_up
         assert sorted(await read(consumer, 4)) == list(range(200, 204))
 
 
+async def test_a_member_reads_a_topic_that_is_created_again_immediately(cluster: LocalCluster, group: str) -> None:
+    """Regression: reads raised UNKNOWN_TOPIC_ID until the coordinator knew the new topic."""
+    names = [f"topic-{uuid.uuid4().hex[:12]}" for _ in range(3)]
+    async with AdminClient(cluster.admin_address) as admin, Consumer(cluster.bootstrap, group=group) as consumer:
+        for name in names:
+            await admin.create_topic(name, partitions=2, replication_factor=3)
+            await produce(cluster, name, range(0, 8, 4))
+        await consumer.subscribe(names)
+        assert await read(consumer, 6)
+        for name in names:
+            await admin.delete_topic(name)
+            await admin.create_topic(name, partitions=2, replication_factor=3)
+            reading = asyncio.create_task(read(consumer, 2))
+            await produce(cluster, name, range(100, 108, 4))
+            assert await reading == [100, 104]
+
+
 async def test_members_share_a_topic_and_no_record_is_read_by_two(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:

@@ -65,7 +65,8 @@ class Consumer(Lifecycle):
 
     Records of one partition come in order, each once; partitions take turns. After a leader failure the consumer
     continues at the next leader. After OFFSET_OUT_OF_RANGE, LOG_TRUNCATED or UNKNOWN_TOPIC_ID every read raises the
-    error again, until the application seeks or assigns that partition again.
+    error again, until the application seeks or assigns that partition again. A member of a group gets no error of a
+    deleted or recreated topic: the member waits for the next assignment.
 
     async with Consumer("127.0.0.1:9192") as consumer:
         await consumer.assign("greetings")

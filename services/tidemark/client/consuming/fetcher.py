@@ -82,6 +82,8 @@ class Fetcher:
         self.cursors: dict[TopicPartition, Cursor] = {}
         self.suspended = False
         """Whether no records are returned, because the group may have assigned the partitions to other members."""
+        self.coordinated = False
+        """Whether a coordinator assigns the partitions: partitions of deleted topics wait until it revokes them."""
         self.nearest = PreferredReplicas(settings.rack, lambda: cluster.view)
         self.follower_bytes = 0
         """Number of bytes that were read from followers."""
@@ -225,12 +227,14 @@ class Fetcher:
         return 0 if view is None else view.lineage
 
     def _leader_of(self, cursor: Cursor) -> Leader | None:
-        """Return the leader; None without one. A recreated partition ends the cursor (rule C7)."""
+        """Return the leader; None without one. A recreated partition ends the cursor, unless a coordinator revokes it
+        (rule C7)."""
         leader = self._cluster.leader(cursor.partition)
         if leader is None:
             return None
         if (leader.topic_id, leader.incarnation) != (cursor.topic_id, cursor.incarnation):
-            self._end(cursor, _recreated(cursor.partition))
+            if not self.coordinated:
+                self._end(cursor, _recreated(cursor.partition))
             return None
         return leader
 
@@ -248,12 +252,15 @@ class Fetcher:
             self._end_deleted(now_s)
 
     def _end_deleted(self, now_s: float) -> None:
-        """End the cursors of topics that stay missing; refresh the metadata of partitions without leader."""
+        """End the cursors of topics that stay missing, unless a coordinator revokes them; refresh the metadata of
+        partitions without leader."""
         cursors = {where: one for where, one in self.cursors.items() if one.error is None}
         homeless = [where for where in cursors if self._cluster.leader(where) is None]
         self._homeless_since_s = {where: self._homeless_since_s.get(where, now_s) for where in homeless}
         for where, since_s in self._homeless_since_s.items():
             self._cluster.refresh()
+            if self.coordinated:
+                continue
             topic = self._cluster.view.topics.get(where.topic)
             error = unknown_topic(where.topic) if topic is None else topic.error
             if now_s - since_s > _GONE_S and error is not None and error.code is ErrorCode.UNKNOWN_TOPIC:

@@ -132,6 +132,7 @@ class GroupReader:
             self.gave(None)
         if self._membership is None:
             self._membership = Membership(self._coordinator, self._settings, self, commits=self._commits)
+            self._fetcher.coordinated = True
             self._membership.start(wanted)
         else:
             self._membership.subscribe(wanted)
@@ -165,6 +166,7 @@ class GroupReader:
                     await membership.stop(commit=failed is None)
             finally:
                 if membership is not None:
+                    self._fetcher.coordinated = False
                     self.suspend(suspended=False)
                 self._ending.discard(leaving)
                 leaving.set_result(None)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -126,6 +127,28 @@ async def test_a_seek_ends_a_fetch_whose_stream_is_not_open_yet(monkeypatch: pyt
 
     assert [request.partitions[0].fetch_offset for _, request, _ in questions.asked] == [1]
     await fetcher.stop()
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["recreated", "deleted"])
+async def test_a_member_waits_until_the_coordinator_revokes_partitions_of_a_deleted_topic(
+    deleted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a read raised the error if the metadata of the new topic came before the assignment."""
+    monkeypatch.setattr(fetcher_module, "_GONE_S", -1.0)
+    questions: Any = Questions()
+    gone = SimpleNamespace(error=TidemarkError(ErrorCode.UNKNOWN_TOPIC, "gone"))
+    questions.view = SimpleNamespace(topics={T0.topic: gone}, brokers={})
+    fetcher = Fetcher(questions, consumer_settings())
+    cursor = fetcher.cursors[T0] = Cursor(T0, 0, topic_id="another", incarnation="i")
+    if deleted:
+        monkeypatch.setattr(questions, "leader", lambda _: None)
+    for fetcher.coordinated in (True, False):
+        fetcher.regroup()
+        fetcher._end_deleted(time.monotonic())
+        assert (cursor.error is None) is fetcher.coordinated
+    assert cursor.error is not None
+    assert cursor.error.code is (ErrorCode.UNKNOWN_TOPIC if deleted else ErrorCode.UNKNOWN_TOPIC_ID)
+    assert not questions.asked
 
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["without rows", "with rows up to its limit"])

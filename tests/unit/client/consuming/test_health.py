@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from tidemark.client.consuming.health import PartitionHealth, health_of
 from tidemark.client.consuming.partition_cursor import Cursor
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.client.metadata.cluster import Leader
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 
 T0 = TopicPartition("t", 0)
 ROOT = Path(__file__).parents[4]
-LED: Any = SimpleNamespace(leader=lambda _: SimpleNamespace(broker_id=1, address="b:1", leader_epoch=0))
+LEADER = Leader(BrokerId(1), "b:1", LeaderEpoch(0), "id", "i")
+LED: Any = SimpleNamespace(leader=lambda _: LEADER)
+RECREATED: Any = SimpleNamespace(leader=lambda _: LEADER._replace(topic_id="another"))
 LEADERLESS: Any = SimpleNamespace(leader=lambda _: None)
 OF_LEADER: Any = SimpleNamespace(replica=lambda _: None)
 ERROR = TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone")
@@ -28,6 +31,7 @@ ERROR = TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone")
         ({"high_watermark": 0}, LED, False, "caught up"),
         ({"paused": True}, LED, False, "paused"),
         ({"withheld": True}, LED, False, "reconciling"),
+        ({}, RECREATED, False, "reconciling"),
         ({}, LED, True, "suspended"),
         ({}, LEADERLESS, False, "without leader"),
         ({"refusal": ERROR}, LED, False, "not answered"),
