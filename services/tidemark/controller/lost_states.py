@@ -9,7 +9,6 @@ which no replica counts as in sync (rule T4), and elects the live replica with t
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -164,25 +163,15 @@ class LostStates:
             for broker in one.assigned:
                 if broker in brokers:
                     questions[broker].append(ReplicaQuestion(partition, identity, NO_EPOCH))
-        epochs = {broker: brokers[broker].broker_epoch for broker in questions}
-        await asyncio.gather(*(self._survey(broker, epochs[broker], questions[broker], found) for broker in questions))
+        for broker, asked in questions.items():
+            for start in range(0, len(asked), PART_PARTITIONS_MAX):
+                some = asked[start : start + PART_PARTITIONS_MAX]
+                answer = await self._ask(DescribeReplicas(broker, 0, brokers[broker].broker_epoch, tuple(some)))
+                if answer.error is not None:  # one time limit for each broker, not for each part
+                    _note(found, broker, asked[start:], answer)
+                    break
+                _note(found, broker, some, answer)
         return found
-
-    async def _survey(
-        self,
-        broker: BrokerId,
-        epoch: BrokerEpoch,
-        questions: Sequence[ReplicaQuestion],
-        found: Mapping[TopicPartition, _Found],
-    ) -> None:
-        for start in range(0, len(questions), PART_PARTITIONS_MAX):
-            some = questions[start : start + PART_PARTITIONS_MAX]
-            answer = await self._ask(DescribeReplicas(broker, 0, epoch, tuple(some)))
-            if answer.error is not None:  # one time limit for each broker, not for each part
-                some = questions[start:]
-            _note(found, broker, some, answer)
-            if answer.error is not None:
-                return
 
     def _state_of(
         self,
