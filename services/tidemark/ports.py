@@ -36,6 +36,10 @@ from tidemark.record.transactions import AbortedTransaction
 T = TypeVar("T")
 
 
+def no_check() -> None:
+    """The check of a search that always continues."""
+
+
 class Clock(Protocol):
     """Time; a parameter of every driver, so that the simulator controls time."""
 
@@ -172,11 +176,16 @@ class Log(Protocol):
         A failed flush is not retried: the replica is offline.
         """
 
-    def offset_for_timestamp(self, timestamp_us: int, *, end_offset: Offset) -> TimestampOffset | None:
-        """First record at or after `timestamp_us` and below `end_offset`."""
+    def offset_for_timestamp(
+        self, timestamp_us: int, *, end_offset: Offset, check: Callable[[], None] = no_check
+    ) -> TimestampOffset | None:
+        """First record at or after `timestamp_us` and below `end_offset`.
 
-    def max_timestamp(self, *, end_offset: Offset) -> TimestampOffset | None:
-        """The record with the largest timestamp below `end_offset`."""
+        `check` is called before each batch, and may raise an error that ends the search.
+        """
+
+    def max_timestamp(self, *, end_offset: Offset, check: Callable[[], None] = no_check) -> TimestampOffset | None:
+        """The record with the largest timestamp below `end_offset`; see `offset_for_timestamp`."""
 
     def size_bytes(self) -> int:
         """Size of all segments, in bytes."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
@@ -415,6 +416,18 @@ def test_time_may_go_back_from_batch_to_batch(log: Log) -> None:
     log.truncate(Offset(0))
     lead(log, make_batch(["b"], timestamp_us=3))
     assert log.max_timestamp(end_offset=Offset(1)) == TimestampOffset(3, Offset(0))
+
+
+def test_the_error_of_its_check_ends_a_search_by_time(log: Log) -> None:
+    lead(log, make_batch(["a"], timestamp_us=1000), make_batch(["b"], timestamp_us=2000))
+
+    def ended() -> None:
+        raise CancelledError
+
+    with pytest.raises(CancelledError):
+        log.offset_for_timestamp(0, end_offset=Offset(2), check=ended)
+    with pytest.raises(CancelledError):
+        log.max_timestamp(end_offset=Offset(2), check=ended)
 
 
 def test_a_closed_log_refuses(log: Log) -> None:

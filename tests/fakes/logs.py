@@ -7,7 +7,7 @@ A `MemoryLogs` outlives its logs as a disk does: `stop_process` is a kill, `lose
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import RetentionLimits, TakeParts, TimestampOffset
+from tidemark.ports import RetentionLimits, TakeParts, TimestampOffset, no_check
 from tidemark.record.envelope import Batch, stamped
 from tidemark.record.payload import with_offsets
 from tidemark.record.transactions import AbortedTransaction
@@ -175,8 +175,11 @@ class MemoryLog:
         self._stored.flushed = self._stored.end
         return Offset(self._stored.end)
 
-    def offset_for_timestamp(self, timestamp_us: int, *, end_offset: Offset) -> TimestampOffset | None:
+    def offset_for_timestamp(
+        self, timestamp_us: int, *, end_offset: Offset, check: Callable[[], None] = no_check
+    ) -> TimestampOffset | None:
         for batch in self._stored.batches:
+            check()
             envelope = batch.envelope
             if envelope.next_offset > end_offset:
                 return None
@@ -189,12 +192,12 @@ class MemoryLog:
                     return TimestampOffset(time_us, Offset(offset))
         return None
 
-    def max_timestamp(self, *, end_offset: Offset) -> TimestampOffset | None:
+    def max_timestamp(self, *, end_offset: Offset, check: Callable[[], None] = no_check) -> TimestampOffset | None:
         below = [batch.envelope for batch in self._stored.batches if batch.envelope.next_offset <= end_offset]
         if not below:
             return None
         newest = max(envelope.max_timestamp_us for envelope in below)
-        return self.offset_for_timestamp(newest, end_offset=end_offset)
+        return self.offset_for_timestamp(newest, end_offset=end_offset, check=check)
 
     def size_bytes(self) -> int:
         return sum(len(batch.data) for batch in self._stored.batches)

@@ -82,6 +82,7 @@ class Clients:
             storage.repairs,
             driver.submit,
             node.topics.layouts,
+            searches=max(1, node.settings.num_read_threads - 1),
         )
         self._fetch_streams = FetchStreams(self.fetch)
         self.service = BrokerService(

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from tidemark.broker.clients.read_replica import checked_envelopes, damaged_offset
@@ -120,7 +122,12 @@ class Purgatory:
 
 
 class FetchService:
-    """Serves Fetch, ListOffsets and OffsetsForLeaderEpoch."""
+    """Serves Fetch, ListOffsets and OffsetsForLeaderEpoch.
+
+    Args:
+        searches: searches by time at the same time, fewer than threads of `pool`: a batch may state a timestamp that
+            its rows do not have, and a search then decompresses batch after batch.
+    """
 
     def __init__(
         self,
@@ -135,6 +142,7 @@ class FetchService:
         repairs: LogRepairs,
         submit: Callable[[PreferredReplicaNamed], None] = lambda event: None,
         layouts: TypedLayouts = NO_LAYOUTS,
+        searches: int = 1,
     ) -> None:
         self._submit = submit
         self._queries = queries
@@ -145,6 +153,7 @@ class FetchService:
         self._pool = pool
         self._repairs = repairs
         self._layouts = layouts
+        self._searches = asyncio.Semaphore(searches)
         self._metadata = metadata
         self._lease = lease
 
@@ -473,18 +482,28 @@ class FetchService:
         if position is None:
             raise invalid_request("name a position: earliest, latest, timestamp or max")
         log = self._open_log(partition)
-        loop = asyncio.get_running_loop()
-        found: TimestampOffset | None = await loop.run_in_executor(
-            self._pool,
-            lambda: (
-                log.max_timestamp(end_offset=end_offset)
-                if position == "max_timestamp"
-                else log.offset_for_timestamp(part.timestamp_us, end_offset=end_offset)
-            ),
+        found = await self._search(
+            partial(log.max_timestamp, end_offset=end_offset)
+            if position == "max_timestamp"
+            else partial(log.offset_for_timestamp, part.timestamp_us, end_offset=end_offset)
         )
         self._lease.check(partition)
         if found is not None:
             result.offset, result.timestamp_us = found.offset, found.timestamp_us
+
+    async def _search(self, search: Callable[..., TimestampOffset | None]) -> TimestampOffset | None:
+        """Search on a thread, until the caller leaves: the end of a call does not interrupt a thread."""
+        left = threading.Event()
+
+        def check() -> None:
+            if left.is_set():
+                raise CancelledError
+
+        async with self._searches:
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: search(check=check))
+            finally:
+                left.set()
 
     async def epoch_ends(self, request: pb.OffsetsForLeaderEpochRequest) -> pb.OffsetsForLeaderEpochResponse:
         """End offsets of leader epochs (rule E2, KIP-320)."""

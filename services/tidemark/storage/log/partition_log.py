@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import NO_EPOCH, EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
-from tidemark.ports import RetentionLimits, TakeParts, TimestampOffset
+from tidemark.ports import RetentionLimits, TakeParts, TimestampOffset, no_check
 from tidemark.record.envelope import STAMP_BYTES, Batch, stamp
 from tidemark.record.transactions import AbortedTransaction
 from tidemark.storage.files import (
@@ -461,31 +461,33 @@ class PartitionLog:
                 raise
         return self._successor.read_parts(offset, end_offset=end_offset, max_bytes=max_bytes, take=take)
 
-    def offset_for_timestamp(self, timestamp_us: int, *, end_offset: Offset) -> TimestampOffset | None:
+    def offset_for_timestamp(
+        self, timestamp_us: int, *, end_offset: Offset, check: Callable[[], None] = no_check
+    ) -> TimestampOffset | None:
         """First record at or after `timestamp_us`, at or past the log start and below `end_offset`.
 
         Raises:
             TidemarkError: STORAGE_ERROR.
         """
         try:
-            return self._reader.offset_for_timestamp(timestamp_us, end_offset=end_offset)
+            return self._reader.offset_for_timestamp(timestamp_us, end_offset=end_offset, check=check)
         except TidemarkError:
             if self._successor is None:
                 raise
-        return self._successor.offset_for_timestamp(timestamp_us, end_offset=end_offset)
+        return self._successor.offset_for_timestamp(timestamp_us, end_offset=end_offset, check=check)
 
-    def max_timestamp(self, *, end_offset: Offset) -> TimestampOffset | None:
+    def max_timestamp(self, *, end_offset: Offset, check: Callable[[], None] = no_check) -> TimestampOffset | None:
         """The first of the records with the largest timestamp below `end_offset`.
 
         Raises:
             TidemarkError: STORAGE_ERROR.
         """
         try:
-            return self._reader.max_timestamp(end_offset=end_offset)
+            return self._reader.max_timestamp(end_offset=end_offset, check=check)
         except TidemarkError:
             if self._successor is None:
                 raise
-        return self._successor.max_timestamp(end_offset=end_offset)
+        return self._successor.max_timestamp(end_offset=end_offset, check=check)
 
     def aborted_transactions(self, start_offset: Offset, end_offset: Offset) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions with batches that may lie in [start, end); thread-safe, never waits for the disk."""

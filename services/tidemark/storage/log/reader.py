@@ -140,16 +140,20 @@ class LogReader:
 
     # -- by time
 
-    def offset_for_timestamp(self, timestamp_us: int, *, end_offset: int) -> TimestampOffset | None:
+    def offset_for_timestamp(
+        self, timestamp_us: int, *, end_offset: int, check: Callable[[], None]
+    ) -> TimestampOffset | None:
         """First record at or after `timestamp_us`, at or past the log start and below `end_offset`.
+
+        `check` is called before each batch, and may raise an error that ends the search.
 
         Raises:
             TidemarkError: STORAGE_ERROR.
         """
         limit = min(end_offset, self._segments.end_offset)
-        return self._repeated(lambda: self._first_at_or_after(timestamp_us, limit), "search by time in")
+        return self._repeated(lambda: self._first_at_or_after(timestamp_us, limit, check), "search by time in")
 
-    def _first_at_or_after(self, timestamp_us: int, limit: int) -> TimestampOffset | None:
+    def _first_at_or_after(self, timestamp_us: int, limit: int, check: Callable[[], None]) -> TimestampOffset | None:
         for segment in self._segments.all:
             if segment.base_offset >= limit:
                 break
@@ -167,21 +171,22 @@ class LogReader:
                 end=size,
                 start_offset=self._segments.start_offset,
                 end_offset=limit,
+                check=check,
             )
             if found is not None:
                 return found
         return None
 
-    def max_timestamp(self, *, end_offset: int) -> TimestampOffset | None:
+    def max_timestamp(self, *, end_offset: int, check: Callable[[], None]) -> TimestampOffset | None:
         """The first of the records with the largest timestamp below `end_offset`.
 
         Raises:
             TidemarkError: STORAGE_ERROR.
         """
         limit = min(end_offset, self._segments.end_offset)
-        return self._repeated(lambda: self._newest_record(limit), "search by time in")
+        return self._repeated(lambda: self._newest_record(limit, check), "search by time in")
 
-    def _newest_record(self, limit: int) -> TimestampOffset | None:
+    def _newest_record(self, limit: int, check: Callable[[], None]) -> TimestampOffset | None:
         newest = NO_TIMESTAMP_US
         for segment in self._segments.all:
             if segment.base_offset >= limit:
@@ -199,9 +204,9 @@ class LogReader:
             newest = max(newest, time_search.newest_below(descriptor.number, limit, start=start, end=size))
         if newest == NO_TIMESTAMP_US:
             return None
-        return self._first_at_or_after(newest, limit) or self._newest_remaining(limit)
+        return self._first_at_or_after(newest, limit, check) or self._newest_remaining(limit, check)
 
-    def _newest_remaining(self, limit: int) -> TimestampOffset | None:
+    def _newest_remaining(self, limit: int, check: Callable[[], None]) -> TimestampOffset | None:
         """Search the rows for the newest record below `limit`. Envelope timestamps do not help: compaction removed
         the record with its batch's largest timestamp (rule L1)."""
         found: TimestampOffset | None = None
@@ -217,6 +222,7 @@ class LogReader:
                 end=segment.size_bytes,
                 start_offset=self._segments.start_offset,
                 end_offset=limit,
+                check=check,
             )
         return found
 

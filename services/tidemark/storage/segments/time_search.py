@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,14 +23,24 @@ _TIMESTAMPS: Final = "timestamp"
 
 
 def first_at_or_after(
-    descriptor: int, timestamp_us: int, *, start: int, end: int, start_offset: int, end_offset: int
+    descriptor: int,
+    timestamp_us: int,
+    *,
+    start: int,
+    end: int,
+    start_offset: int,
+    end_offset: int,
+    check: Callable[[], None],
 ) -> TimestampOffset | None:
     """First record at or after the time among the batches in [start, end), within [start_offset, end_offset).
+
+    `check` is called before each batch, and may raise an error that ends the search.
 
     Raises:
         Damage: a batch is damaged.
     """
     for position, envelope in walk(descriptor, start, end):
+        check()
         if envelope.next_offset > end_offset:
             return None
         if envelope.max_timestamp_us < timestamp_us or envelope.next_offset <= start_offset:
@@ -46,15 +57,24 @@ def first_at_or_after(
 
 
 def newest_record(
-    descriptor: int, found: TimestampOffset | None, *, end: int, start_offset: int, end_offset: int
+    descriptor: int,
+    found: TimestampOffset | None,
+    *,
+    end: int,
+    start_offset: int,
+    end_offset: int,
+    check: Callable[[], None],
 ) -> TimestampOffset | None:
     """The newest record in [0, end) and [start_offset, end_offset), the first among equals; `found` if no record is
     newer.
+
+    `check` is called before each batch, and may raise an error that ends the search.
 
     Raises:
         Damage: a batch is damaged.
     """
     for position, envelope in walk(descriptor, 0, end):
+        check()
         if envelope.next_offset > end_offset:
             break
         if envelope.next_offset <= start_offset or (found and envelope.max_timestamp_us <= found.timestamp_us):

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,6 +24,7 @@ from tidemark.record.checks import check_batches
 from tidemark.record.transactions import AbortedTransaction
 from tidemark.rpc.codecs.fetch import Fetched, Results, encode
 from tidemark.rpc.quotas.enforcement import CallerQuotas, ClientQuotas
+from tidemark.runtime.clock import timeout
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -439,7 +442,7 @@ class TransactionalLog(Leader):
         self.asked.append((start_offset, end_offset))
         return [AbortedTransaction(1, 0, 1)]
 
-    def max_timestamp(self, *, end_offset: int) -> TimestampOffset:
+    def max_timestamp(self, *, end_offset: int, **_: Any) -> TimestampOffset:
         return TimestampOffset(0, Offset(end_offset - 1))
 
 
@@ -495,3 +498,42 @@ async def test_offsets_are_listed_below_the_end_of_the_isolation_level(
     request = pb.ListOffsetsRequest(partitions=parts, isolation_level=isolation)
     listed = (await service.list_offsets(request)).partitions
     assert [one.offset for one in listed] == [end, end - 1]
+
+
+# -- searches by time ------------------------------------------------------------------------------------------------
+
+
+class EndlessLog(Leader):
+    """A log in which a search by time ends only by its check."""
+
+    def __init__(self) -> None:
+        self.began, self.ended = threading.Semaphore(0), threading.Semaphore(0)
+
+    def max_timestamp(self, *, end_offset: int, check: Callable[[], None]) -> TimestampOffset:
+        self.began.release()
+        try:
+            while True:
+                check()
+        finally:
+            self.ended.release()
+
+    def read(self, offset: int, *, cached_only: bool = False, **_: Any) -> Any:
+        return None if cached_only else b"from the disk"
+
+
+async def test_a_search_by_time_ends_when_its_caller_leaves_and_leaves_a_thread_to_reads(
+    service: FetchService,
+) -> None:
+    log: Any = EndlessLog()
+    service._queries = service._logs = log
+    service._pool = ThreadPoolExecutor(2)
+    request = pb.ListOffsetsRequest(partitions=[pb.PartitionListOffsets(topic="flights", max_timestamp=True)])
+    searches = [asyncio.create_task(service.list_offsets(request)) for _ in range(2)]
+    assert await asyncio.to_thread(log.began.acquire, timeout=10)
+    async with timeout(10):
+        assert (await fetch(service, 0)).batches == b"from the disk"
+    for search in searches:
+        search.cancel()
+    await asyncio.wait(searches)
+    assert await asyncio.to_thread(log.ended.acquire, timeout=10)
+    assert not log.began.acquire(blocking=False), "the second search waited for the first"
