@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidemark.client.consuming.isolation import NONE_ABORTED
+from tidemark.client.consuming.unreadable import placed
 from tidemark.client.typed.batch_rows import BatchRows, UnknownVersionError
 from tidemark.core.cluster_view import TopicView
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
@@ -174,7 +175,7 @@ class Cursor:
             self._is_bound = False
             progress = True
         if damage is not None and not progress:
-            self._count_bad_read(damage)
+            self._count_bad_read(placed(damage, self.partition, self.fetch_offset))
         return progress
 
     @property
@@ -217,7 +218,7 @@ class Cursor:
                 return None
             except TidemarkError as error:
                 self.forget_buffer()
-                self._count_bad_read(error)
+                self._count_bad_read(placed(error, self.partition, batch.envelope))
                 break
             if rows is not None and rows.num_rows:
                 return rows

@@ -225,6 +225,7 @@ class RangeReader:
 
         # A late import: Spark's driver only plans reads, and does not need the modules that compute on columns.
         from tidemark.client.consuming.rows_between import bytes_between
+        from tidemark.client.consuming.unreadable import placed
         from tidemark.record.checks import split_until_damage
 
         rows_of = bytes_between if typed is None else partial(self._typed_between, typed, topic, partition)
@@ -250,7 +251,8 @@ class RangeReader:
                     position, last_epoch = max(position, batch.envelope.next_offset), batch.envelope.leader_epoch
                 if damage is not None and position < end:
                     if position == checked_from:
-                        raise damage
+                        bad = next((one.envelope for one in batches if one.envelope.next_offset > position), position)
+                        raise placed(damage, TopicPartition(topic, partition), bad)
                     checked_from = position
                     ahead.submit(partial(fetch, check=True), position, last_epoch)
 

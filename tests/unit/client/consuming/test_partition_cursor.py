@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidemark.client.consuming.partition_cursor import Cursor
+from tidemark.errors import InvalidRecordError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.record.envelope import Batch, parse_envelope, stamped
+from tidemark.record.envelope import ENVELOPE_BYTES, Batch, Codec, parse_envelope, seal, stamped
 from tidemark.record.payload import build_batch, from_columns
+
+LZ4_MAGIC = bytes.fromhex("04224d18")
+"""The first bytes of each compressed buffer."""
 
 
 def batches(sizes: list[int], *, epochs: list[int] | None = None) -> list[bytes]:
@@ -122,6 +126,22 @@ def test_damaged_batch_is_fetched_again_and_then_raises() -> None:
         with pytest.raises(TidemarkError) as refusal:
             cursor.next_rows()
         assert refusal.value.code == ErrorCode.CORRUPT_BATCH
+        assert "seek" not in refusal.value.message, "another replica may have the records"
+
+
+def test_the_error_of_a_batch_that_no_reader_can_decompress_has_its_place_and_the_offset_after_it() -> None:
+    data = build_batch(from_columns(None, [b"v" * 100] * 3, [7] * 3), codec=Codec.LZ4)
+    envelope = parse_envelope(data)._replace(base_offset=40)
+    bad = seal(envelope, data[ENVELOPE_BYTES:].replace(LZ4_MAGIC, b"none"))
+    cursor = cursor_at(40)
+    for _ in range(2):
+        cursor.take(bad)
+        assert cursor.next_rows() is None
+    cursor.take(bad)
+    with pytest.raises(InvalidRecordError, match=r"t-0: .* offset 40 .* seek to offset 43 to skip") as refusal:
+        cursor.next_rows()
+    assert refusal.value.code is ErrorCode.INVALID_PAYLOAD
+    assert refusal.value.metadata == {"topic": "t", "partition": "0", "offset": "40"}
 
 
 def test_a_damaged_header_moves_no_offset_and_is_fetched_again() -> None:
@@ -153,7 +173,7 @@ def test_a_header_that_stays_damaged_ends_the_partition_after_its_good_rows() ->
     assert rows is not None
     assert rows.column("offset").to_pylist() == [0, 1]
     cursor.passed()
-    with pytest.raises(TidemarkError, match="header_crc"):
+    with pytest.raises(TidemarkError, match="t-0: the batch at offset 2 cannot be read: header_crc"):
         cursor.next_rows()
 
 

@@ -17,6 +17,7 @@ from tidemark.client.consuming.range_reader import RangeReader, RangeStart
 from tidemark.client.metadata import blocking_cluster
 from tidemark.client.metadata.blocking_cluster import BlockingCluster
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
+from tidemark.errors import InvalidRecordError
 from tidemark.model import (
     BrokerEpoch,
     BrokerId,
@@ -27,7 +28,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.record.envelope import Batch, parse_envelope, stamped
+from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope, seal, stamped
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.rpc import errors, request_limits
 from tidemark.rpc.codecs.fetch import Fetched, Results
@@ -168,6 +169,15 @@ def test_shared_fetches_give_the_rows_of_each_range_for_any_leaders_and_response
             for (partition, start, count), first in zip(ranges, firsts, strict=True):
                 end = min(RECORDS, start + count)
                 assert offsets(shares, partition, start, end, first) == list(range(start, end))
+
+
+def test_the_error_of_an_unreadable_batch_has_its_place(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = parse_envelope(LOG[1])._replace(record_count=BATCH_RECORDS - 1)
+    broken = [LOG[0], seal(bad, LOG[1][ENVELOPE_BYTES:]), *LOG[2:]]
+    monkeypatch.setattr(f"{__name__}.LOG", broken)
+    place = "t-0: the batch at offset 5 cannot be read: .* seek to offset 10 to skip the batch"
+    with reader() as kept, pytest.raises(InvalidRecordError, match=place):
+        offsets(kept, 0, 0, RECORDS)
 
 
 def test_a_reader_finds_the_leaders_that_were_elected_since_its_last_read(cluster: Cluster) -> None:
