@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tidemark.model import NO_EPOCH
+
 if TYPE_CHECKING:
     from tidemark.client.consuming.range_reader import StatedOffset
 
@@ -33,8 +35,8 @@ class Position(NamedTuple):
         offset: offset of the next record to read.
         leader_epoch: epoch of the leader that reported the offset; no record before the offset has a higher epoch.
         incarnation: uuid of the partition (rule C7).
-        begin: start offset of the query in a partition that it found during its run, in the first micro-batch with
-            this partition only; else None.
+        begin: start offset of the query in the partition, in the end of the first micro-batch with records of the
+            partition; else None. PySpark before 4.2: only for partitions that the query found during its run.
         skipped: total number of records deleted before the query read them.
     """
 
@@ -144,7 +146,7 @@ class _Way(NamedTuple):
     skipped: int = 0
 
 
-def advance(start: StreamOffset, available: Available, limit: int | None) -> StreamOffset:
+def advance(start: StreamOffset, available: Available, limit: int | None, *, is_first: bool = False) -> StreamOffset:
     """The end of the next micro-batch.
 
     This object skips and counts lost records; `losses` describes them, for queries that fail instead.
@@ -153,13 +155,14 @@ def advance(start: StreamOffset, available: Available, limit: int | None) -> Str
         start: end of the last micro-batch.
         available: current offsets.
         limit: most offsets of the micro-batch; None: no limit.
+        is_first: whether `start` is the start of the query, which Spark does not store: the end then states it.
     """
     ways = _ways(start, available)
     lengths = {where: way.end.offset - way.begin for where, way in ways.items()}
     shares = lengths if limit is None else share(lengths, limit)
     topics: dict[str, TopicPosition] = {}
     for name, topic in available.latest.topics.items():
-        moved = {index: _moved(ways[name, index], shares[name, index]) for index in topic.partitions}
+        moved = {index: _moved(ways[name, index], shares[name, index], is_first=is_first) for index in topic.partitions}
         topics[name] = TopicPosition(topic.topic_id, moved)
     return StreamOffset(start.cluster_id, topics)
 
@@ -202,10 +205,10 @@ def is_cut(known: Position, now: Position) -> bool:
     return known.incarnation == now.incarnation and now.offset < known.offset and not _only_isolated(known, now)
 
 
-def _moved(way: _Way, count: int) -> Position:
+def _moved(way: _Way, count: int, *, is_first: bool) -> Position:
     if way.known is not None and way.begin + count == way.known.offset:
         return way.known
-    begin = way.begin if way.known is None else None
+    begin = way.begin if way.known is None or is_first else None
     return Position(way.begin + count, way.end.leader_epoch, way.end.incarnation, begin, way.skipped)
 
 
@@ -255,6 +258,28 @@ def clamp(available: StreamOffset, target: StreamOffset, start: StreamOffset | N
         if kept:
             topics[name] = TopicPosition(topic.topic_id, kept)
     return StreamOffset(available.cluster_id, topics)
+
+
+def first_start(initial: StreamOffset, end: StreamOffset) -> StreamOffset:
+    """The start of a query's first micro-batch, which an earlier process may have planned.
+
+    The end states the start offsets. Those of `initial` may be later ones, and of partitions that came later.
+    """
+    topics = {}
+    for name, topic in end.topics.items():
+        before = initial.topics.get(name)
+        known = before.partitions if before is not None and before.topic_id == topic.topic_id else {}
+        found = {}
+        for index, position in topic.partitions.items():
+            one = known.get(index)
+            if one is not None and one.incarnation != position.incarnation:
+                one = None
+            if position.begin is not None and (one is None or one.offset != position.begin):
+                one = Position(position.begin, NO_EPOCH, position.incarnation)
+            if one is not None:
+                found[index] = one
+        topics[name] = TopicPosition(topic.topic_id, found)
+    return StreamOffset(initial.cluster_id, topics)
 
 
 def _is_before(one: Position, other: Position | None) -> bool:

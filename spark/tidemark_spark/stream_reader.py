@@ -37,6 +37,7 @@ from tidemark_spark.stream_offsets import (
     check_cluster,
     clamp,
     deleted,
+    first_start,
     from_json,
     is_cut,
     losses,
@@ -120,6 +121,7 @@ class StreamPlanner:
         self._topics: Mapping[str, TopicView] = {}
         self._latest: StreamOffset | None = None
         self._target: StreamOffset | None = None
+        self._initial: StreamOffset | None = None
         self._waiting_since_s: float | None = None
         self._some_are_gone = False
         self._warned: deque[str] = deque(maxlen=_WARNED_MAX)
@@ -150,7 +152,8 @@ class StreamPlanner:
                 for index, bound in held.items()
             }
             found[name] = TopicPosition(self._topics[name].topic_id, partitions)
-        return StreamOffset(client.cluster_id, found)
+        self._initial = StreamOffset(client.cluster_id, found)
+        return self._initial
 
     def next_end(self, start: StreamOffset | None, *, unlimited: bool) -> StreamOffset:
         """End of the next micro-batch; equal to the start while the query waits for more records.
@@ -180,7 +183,8 @@ class StreamPlanner:
             available = Available(clamp(available.latest, self._target, start), available.log_starts)
         if not unlimited and self._target is None and self._should_wait(start, available):
             return start
-        return advance(start, available, None if unlimited else self._options.max_offsets)
+        limit = None if unlimited else self._options.max_offsets
+        return advance(start, available, limit, is_first=start == self._initial)
 
     def set_target(self) -> None:
         """Fix the current offsets as the end of the query, for availableNow triggers.
@@ -205,6 +209,8 @@ class StreamPlanner:
             self._topics = self._find_topics(start)
             check_cluster(end, self._client().cluster_id)
         check_cluster(start, end.cluster_id)
+        if start == self._initial:
+            start = first_start(start, end)
         if self._topic is not None:
             check_same(self._topic, self._topics)
         gone = losses(start, Available(end)) if self._options.fail_on_data_loss else []
