@@ -122,6 +122,7 @@ class StreamPlanner:
         self._latest: StreamOffset | None = None
         self._target: StreamOffset | None = None
         self._initial: StreamOffset | None = None
+        self._stated: StreamOffset | None = None
         self._waiting_since_s: float | None = None
         self._some_are_gone = False
         self._warned: deque[str] = deque(maxlen=_WARNED_MAX)
@@ -166,6 +167,10 @@ class StreamPlanner:
             CheckpointError: for a checkpoint of another cluster.
             DataLossError: if records were deleted before the query read them.
         """
+        self._stated = self._next_end(start, unlimited=unlimited)
+        return self._stated
+
+    def _next_end(self, start: StreamOffset | None, *, unlimited: bool) -> StreamOffset:
         available = self._available(start)
         if start is None:
             return available.latest
@@ -204,9 +209,10 @@ class StreamPlanner:
         Raises:
             DataLossError: if records of the micro-batch were deleted.
         """
-        restarted = not self._topics
-        if restarted:  # during a micro-batch: no metadata was fetched yet
+        restarted = end != self._stated
+        if not self._topics:
             self._topics = self._find_topics(start)
+        if restarted:  # during a micro-batch, which an earlier process planned
             check_cluster(end, self._client().cluster_id)
         check_cluster(start, end.cluster_id)
         if start == self._initial:

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.datasource import DataSourceStreamReader
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
-from tidemark_spark.stream_offsets import DataLossError
+from tidemark_spark.stream_offsets import CheckpointError, DataLossError
 
 from tests.spark.harness.reading import needs_read_limits, next_end, places, stream_reader
 
@@ -88,3 +88,36 @@ def test_a_query_from_the_end_repeats_the_same_offsets(cluster: LocalCluster, to
     fill(cluster, name, {0: 4})
     second = stream_reader(options)
     assert places(second, repeated(second, end)) == [(name, 0, offset) for offset in (2, 3, 4)]
+
+
+@needs_read_limits
+def test_an_available_now_query_checks_the_cluster_of_a_repeated_micro_batch(
+    cluster: LocalCluster, topic: MakeTopic
+) -> None:
+    name = topic("first-elsewhere", partitions=1)
+    fill(cluster, name, {0: 5})
+    options = {"tidemark.bootstrap": cluster.bootstrap, "subscribe": name, "failOnDataLoss": "false"}
+    start = stream_reader({**options, "startingOffsets": "earliest"}).initialOffset()
+    end = next_end(stream_reader(options), start)
+    for offset in (start, end):
+        offset["cluster"] = "another"
+    second = stream_reader(options)
+    second.prepareForTriggerAvailableNow()
+    with pytest.raises(CheckpointError, match="the checkpoint is of cluster another"):
+        second.partitions(start, end)
+
+
+@needs_read_limits
+def test_an_available_now_query_finds_a_truncation_of_a_repeated_micro_batch(
+    cluster: LocalCluster, topic: MakeTopic
+) -> None:
+    name = topic("first-truncated", partitions=1)
+    fill(cluster, name, {0: 5})
+    options = {"tidemark.bootstrap": cluster.bootstrap, "subscribe": name, "startingOffsets": "earliest"}
+    start = stream_reader(options).initialOffset()
+    end = next_end(stream_reader(options), start)
+    end["topics"][name]["partitions"]["0"] |= {"offset": 9, "leaderEpoch": -1}
+    second = stream_reader(options)
+    second.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match="the micro-batch ends at offset 9"):
+        second.partitions(start, end)
