@@ -444,7 +444,9 @@ async def test_a_topic_that_is_created_again_takes_no_part_in_the_move_of_the_de
     world.logs.prefer(PARTITION, 0)
     world.submit(CloseLog(PARTITION, IDENTITY, "delete"))
     world.submit(OpenLog(PARTITION, new))
-    await world.until(lambda: world.count(LogOpened) == 2 and old not in world.moves._moves.values())
+    await world.until(lambda: world.count(LogOpened) == 2)
+    old.wake()  # the pause of its throttle is 16 s
+    await world.until(lambda: old not in world.moves._moves.values())
     assert world.moves._targets == {}
     assert (world.where(), world.count(LogMoved)) == (0, 0)
 
