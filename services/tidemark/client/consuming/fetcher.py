@@ -227,13 +227,13 @@ class Fetcher:
         return 0 if view is None else view.lineage
 
     def _leader_of(self, cursor: Cursor) -> Leader | None:
-        """Return the leader; None without one. A recreated partition ends the cursor, unless a coordinator revokes it
-        (rule C7)."""
+        """Return the leader; None without one. A recreated partition ends the cursor (rule C7), unless its topic was
+        recreated, too, and a coordinator revokes it: coordinators compare the ids of topics only."""
         leader = self._cluster.leader(cursor.partition)
         if leader is None:
             return None
         if (leader.topic_id, leader.incarnation) != (cursor.topic_id, cursor.incarnation):
-            if not self.coordinated:
+            if not self.coordinated or leader.topic_id == cursor.topic_id:
                 self._end(cursor, _recreated(cursor.partition))
             return None
         return leader

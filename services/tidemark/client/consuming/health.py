@@ -125,7 +125,7 @@ def _state(cursor: Cursor, cluster: Cluster, replica: int | None, suspended: boo
         return "paused", "by the application"
     if leader is None:
         return "without leader", _WITHOUT_LEADER
-    if (leader.topic_id, leader.incarnation) != (cursor.topic_id, cursor.incarnation):
+    if leader.topic_id != cursor.topic_id:
         return "reconciling", "the topic was deleted and created again: the group will assign the new topic"
     place = f"broker {leader.broker_id} at {leader.address} leads in epoch {leader.leader_epoch}"
     if replica is not None:

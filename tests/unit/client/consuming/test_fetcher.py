@@ -151,6 +151,17 @@ async def test_a_member_waits_until_the_coordinator_revokes_partitions_of_a_dele
     assert not questions.asked
 
 
+async def test_a_member_gets_an_error_of_a_partition_that_was_removed_and_added_again() -> None:
+    """A coordinator compares the ids of topics and their numbers of partitions, so it may revoke nothing."""
+    questions: Any = Questions()
+    fetcher = Fetcher(questions, consumer_settings())
+    fetcher.coordinated = True
+    cursor = fetcher.cursors[T0] = Cursor(T0, 0, topic_id="id", incarnation="another")
+    fetcher.regroup()
+    assert cursor.error is not None
+    assert cursor.error.code is ErrorCode.UNKNOWN_TOPIC_ID
+
+
 @pytest.mark.parametrize("is_full", [False, True], ids=["without rows", "with rows up to its limit"])
 async def test_a_resumed_partition_does_not_wait_for_a_fetch_without_it(is_full: bool) -> None:
     """The fetch of the others may wait for `fetch_max_wait_ms`, and the rows of the buffer are soon returned."""
