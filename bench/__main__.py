@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench NAME [FLAGS]` runs one benchmark; the last line of the output is its figures as JSON.
+"""`python -m bench NAME [FLAGS]` runs one benchmark; the last line of the output is its figures as JSON. `--help` after
+the name prints its description and flags.
 
 With `--save` the figures are also a file in bench/results, with the facts of the machine; `page` makes a page of all.
 Benchmarks measure Tidemark as pip installs it: with C extensions if there is a C compiler. TIDEMARK_COMPILE=0: without.
@@ -22,6 +23,7 @@ _SAVE_FLAG = "--save"
 _WITHOUT_EXTENSIONS = "0"
 _MEASURING_NOTHING = frozenset({"page", "regress"})
 """`regress` installs both commits itself."""
+_HELP_FLAGS = frozenset({"-h", "--help"})
 
 
 def main(arguments: list[str]) -> int:
@@ -29,7 +31,8 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in names:
         print(f"usage: python -m bench NAME; benchmarks: {', '.join(names)}", file=sys.stderr)
         return 2
-    if arguments[0] not in _MEASURING_NOTHING and os.environ.get(compiled.SETTING) != _WITHOUT_EXTENSIONS:
+    measures = arguments[0] not in _MEASURING_NOTHING and _HELP_FLAGS.isdisjoint(arguments)
+    if measures and os.environ.get(compiled.SETTING) != _WITHOUT_EXTENSIONS:
         _start_again_with_extensions(arguments)
     if _SAVE_FLAG in arguments:
         arguments = [one for one in arguments if one != _SAVE_FLAG]

@@ -32,6 +32,7 @@ from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1 import broker_service_pb2 as broker_pb
 
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.watching import usage
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
 
@@ -233,7 +234,7 @@ def figures(found: dict[str, Run], peer: dict[str, Run]) -> dict[str, Figure]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench admin")
+    parser = flags_of("admin", __doc__)
     parser.add_argument("--calls", type=int, default=2000, metavar="N", help="of a run")
     parser.add_argument("--concurrency", type=int, default=50, metavar="N", help="calls at the same time")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="client processes")

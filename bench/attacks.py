@@ -10,7 +10,6 @@ Figures: one for each attack of `attackers.ATTACKS`, and `memory_mb`, the larges
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -28,6 +27,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 
 from bench.jobs.attackers import ATTACKS, TOPIC
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.watching import usage
 
 INTERVAL_S = 0.005
@@ -78,7 +78,7 @@ class Memory:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench attacks", description=__doc__)
+    parser = flags_of("attacks", __doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each attack, and of the time before it")
     parser.add_argument("--only", choices=ATTACKS, action="append", help="attacks; all without it")
     options = parser.parse_args()

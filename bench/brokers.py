@@ -9,7 +9,6 @@ with N replicas; and the CPU time of all brokers for a batch, in µs.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -27,6 +26,7 @@ from tidemark.client.aio import Consumer
 from tidemark.local.cluster import LocalCluster, broker_name
 
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.slowdown import QuotaGroup, own_group
 from bench.measuring.watching import usage
 
@@ -125,7 +125,7 @@ def brokers(count: int, share: float) -> Iterator[Brokers]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench brokers", description=__doc__)
+    parser = flags_of("brokers", __doc__)
     parser.add_argument("--share", type=float, default=0.2, help="of a core, for each broker")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each phase")
     parser.add_argument("--rounds", type=int, default=3, help="figures are their medians")

@@ -19,7 +19,6 @@ rounds there is no ratio (`bench/measuring/disturbance.py` has the limits).
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -38,6 +37,7 @@ from tidemark.local.cluster import LocalCluster
 from bench import latency, produce
 from bench.measuring import disturbance
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.rounds import Interval, median_of
 from bench.peers import KafkaPeer, clients, kafka_peer
 
@@ -296,7 +296,7 @@ def _ratios(ours: Sequence[float], theirs: Sequence[float], *, lower_is_better: 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench compare", description=__doc__.splitlines()[0])
+    parser = flags_of("compare", __doc__)
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds for the medians (5)")
     parser.add_argument("--seconds", type=float, default=4, help="duration of each phase of a round on either side (4)")
     parser.add_argument("--cores", default="", help="comma-separated cores for both sides (all that are allowed)")

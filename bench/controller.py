@@ -22,7 +22,6 @@ have 1/N of the CPU (`bench.measuring.slowdown`). A table has the work of each e
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -41,6 +40,7 @@ from tidemark.model import ElectionKind
 from bench.measuring import cluster_counters
 from bench.measuring.cluster_counters import LEADING, is_in_sync
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.slowdown import Slowdown, slowed
 from bench.measuring.watching import LogLines, scrape, usage, wait_until
 from bench.peers.kafka_controller import kafka_figures
@@ -348,7 +348,7 @@ def measure(partitions: int, times: float) -> dict[str, list[float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench controller")
+    parser = flags_of("controller", __doc__)
     parser.add_argument("--partitions", type=int, default=10_000, metavar="N", help="a multiple of 1,000")
     parser.add_argument("--no-simulation", action="store_true", help="without the core of 200,000 partitions")
     parser.add_argument(

@@ -22,6 +22,7 @@ from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.peers import KafkaPeer, kafka_peer
 
 ROUNDS = 5
@@ -110,6 +111,7 @@ def measure(
 
 
 def main() -> int:
+    flags_of("durability", __doc__).parse_args()
     with (
         kafka_peer() as peer,
         tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory,

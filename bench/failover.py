@@ -23,6 +23,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TidemarkError
 
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.steady_load import PARTITIONS, SIZE_BYTES, Done, SteadyLoad
 from bench.peers import kafka_failover
 
@@ -105,6 +106,7 @@ def _wait_until_in_sync(admin: AdminClient) -> None:
 
 
 def main() -> int:
+    flags_of("failover", __doc__).parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory,
         LocalCluster(Path(directory)) as cluster,

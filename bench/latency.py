@@ -26,6 +26,7 @@ from tidemark.local.cluster import LocalCluster
 from bench.jobs.transports import TRANSPORTS
 from bench.jobs.transports import measure as transport_ms
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.peers import confluent_is_there, kafka_peer
 
 ROUNDS = 3
@@ -79,6 +80,7 @@ def percentile(times_ms: list[float], share: float) -> float:
 
 
 def main() -> int:
+    flags_of("latency", __doc__).parse_args()
     ours: list[float] = []
     theirs: list[float] = []
     with (

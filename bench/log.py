@@ -8,7 +8,6 @@ of every replicated batch. Then 1,000 logs are opened (`measuring/log_open.py`).
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
@@ -29,6 +28,7 @@ from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.log_open import measure, replicas_held
 
 PARTITION = TopicPartition("bench", 0)
@@ -222,7 +222,7 @@ def open_figures(root: Path, data: bytes, size_bytes: int) -> dict[str, Figure]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = flags_of("log", __doc__)
     parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the opened logs (default: 10)")
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="tidemark-bench-log-"))

@@ -28,6 +28,7 @@ from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster, broker_name
 
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.watching import usage
 from bench.stalls import BUSY, LATENESS, Watch, share_ms
 
@@ -167,7 +168,7 @@ def longest(found: dict[tuple[str, str], dict[float, float]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench many_clients")
+    parser = flags_of("many_clients", __doc__)
     parser.add_argument("--pairs", type=int, default=1_000, metavar="N", help="producers, and as many consumers")
     parser.add_argument("--processes", type=int, default=4, metavar="P", help="processes of the clients")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="duration of the load")

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import defaultdict
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.measuring.figures import RESULTS
+from bench.measuring.flags import flags_of
 from bench.measuring.machine import ROOT
 
 PLOTS: Final = ROOT / "docs" / "benchmarks"
@@ -135,7 +135,7 @@ def stale(files: Mapping[Path, str]) -> Iterable[Path]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench page", description=__doc__.splitlines()[0])
+    parser = flags_of("page", __doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 if the page is not up to date")
     options = parser.parse_args()
     files = files_of(runs_in(RESULTS))

@@ -18,6 +18,7 @@ from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.peers import BATCH_BYTES, confluent_is_there, confluent_per_s, kafka_peer
 
 ROUNDS = 3
@@ -58,6 +59,7 @@ def records_per_s(bootstrap: str, topic: str, *, records: int = SINGLE_RECORDS) 
 
 def main() -> int:
     """Best of the rounds; Tidemark and the peer take turns, so that other load of the machine affects both."""
+    flags_of("produce", __doc__).parse_args()
     rates: dict[str, list[float]] = {name: [] for name in ("columns", "records", "peer columns", "peer records")}
     with (
         kafka_peer() as peer,

@@ -20,6 +20,8 @@ from tidemark.record.payload import build_batch, from_columns, read_batch, resea
 from tidemark.record.typed.batch import build_typed_batch, check_typed, prune, read_pruned, read_typed
 from tidemark.record.typed.layout import TypedLayout
 
+from bench.measuring.flags import flags_of
+
 BATCH_BYTES = 64 << 10
 VALUE_BYTES = 100
 ROUNDS = 7
@@ -81,6 +83,7 @@ def typed_figures() -> dict[str, float]:
 
 
 def main() -> None:
+    flags_of("record", __doc__).parse_args()
     parts = columns()
     records = from_columns(*parts)
     figures: dict[str, float] = {"columns_us": best_us(lambda: from_columns(*parts))}

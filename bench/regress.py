@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from bench.measuring import disturbance
 from bench.measuring.figures import SAVE, Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.machine import ROOT
 from bench.measuring.rounds import median_of
 from deploy.tools import compiled
@@ -117,7 +118,7 @@ def measure(trees: Mapping[str, Path], options: argparse.Namespace) -> list[Mapp
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench regress", description=__doc__.splitlines()[0])
+    parser = flags_of("regress", __doc__)
     parser.add_argument("before", help="a commit, for example HEAD~5")
     parser.add_argument("after", nargs="?", default="HEAD", help="another commit (HEAD)")
     parser.add_argument("--bench", default="produce", help="the benchmark (produce)")

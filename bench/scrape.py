@@ -17,7 +17,6 @@ accepts gzip, like Prometheus; brokers take turns.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import http.client
 import statistics
@@ -33,6 +32,7 @@ from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigRes
 from tidemark.local.cluster import LocalCluster, broker_name
 
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.watching import scrape, wait_until
 from bench.stalls import BUSY, LATENESS, histogram, share_ms
 
@@ -163,7 +163,7 @@ def _is_short(one: Scraper) -> Callable[[], bool]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench scrape", description=__doc__.partition("\n")[0])
+    parser = flags_of("scrape", __doc__)
     parser.add_argument("--partitions", type=int, default=3000)
     parser.add_argument("--scrapes", type=int, default=20)
     options = parser.parse_args(sys.argv[1:])

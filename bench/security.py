@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import statistics
@@ -27,6 +26,7 @@ from tidemark.core.security.authorizer import Authorizer, Rules
 from tidemark.local.cluster import LocalCluster
 
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.tls import TOPIC, read_per_s, tls_figures
 from bench.produce import PARTITIONS, arrow_per_s
 
@@ -80,7 +80,7 @@ def decision_us() -> tuple[float, float]:
 
 def main() -> int:
     """Medians of the rounds' ratios; the clusters take turns, so that other load of the machine affects all of them."""
-    parser = argparse.ArgumentParser()
+    parser = flags_of("security", __doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--records", type=int, default=1_000_000)
     arguments = parser.parse_args()

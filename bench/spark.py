@@ -37,6 +37,7 @@ from tidemark.local.cluster import LocalCluster
 from bench import produce
 from bench.jobs.spark_job import MICRO_BATCHES, Task
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.peers import kafka_peer
 from bench.peers.connector import connector
 
@@ -145,9 +146,7 @@ def theirs(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="bench spark", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = flags_of("spark", __doc__)
     parser.add_argument("--records", type=int, default=RECORDS, help="records to read; a quarter is written")
     parser.add_argument(
         "--partitions", type=int, default=1000, help="partitions of the topic of microbatch_overhead_ms"

@@ -15,7 +15,6 @@ shorter.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -37,6 +36,7 @@ from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
 
 from bench.measuring.cluster_counters import LEADING, is_in_sync
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.watching import scrape, wait_until
 
 BROKERS = 3
@@ -278,7 +278,7 @@ async def flow(bootstrap: str, seconds: float) -> int:
 
 def main() -> int:
     events = ("group", "create_topics", "broker_failure", "restart", "shutdown", "controller_failover")
-    parser = argparse.ArgumentParser(prog="python -m bench stalls")
+    parser = flags_of("stalls", __doc__)
     parser.add_argument("--partitions", type=int, default=6_000, metavar="N", help="a multiple of 1,000")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="duration of the steady load")
     parser.add_argument(

@@ -37,6 +37,7 @@ from tidemark.local.cluster import LocalCluster
 from bench.jobs.spark_write_job import Task
 from bench.latency import percentile
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.tls import read_per_s
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
 from bench.spark import run_job
@@ -169,7 +170,7 @@ def measure(options: argparse.Namespace, cluster: LocalCluster, peer: KafkaPeer 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = flags_of("transactions", __doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=1_000_000, help="of each run of producing and reading")
     parser.add_argument("--commits", type=int, default=200, help="of each round")

@@ -23,7 +23,6 @@ after the first one of a session.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -40,6 +39,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 
 from bench.jobs.typed_job import DDL, Task, avro_schema
 from bench.measuring.figures import Figure, report
+from bench.measuring.flags import flags_of
 from bench.measuring.watching import scrape
 from bench.peers import kafka_peer
 from bench.peers.connector import connector
@@ -203,9 +203,7 @@ def check_same(mine: Found, others: Found) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="bench typed", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = flags_of("typed", __doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help="rows of each topic")
     parser.add_argument("--fetch-peer", action="store_true", help="download Kafka and Spark's connector if missing")
     arguments = parser.parse_args()
