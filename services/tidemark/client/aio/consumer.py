@@ -280,7 +280,8 @@ class Consumer(Lifecycle):
 
         Raises:
             TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may read these partitions already,
-                PARTITION_NOT_ASSIGNED, UNKNOWN_TOPIC, OFFSET_METADATA_TOO_LARGE, REQUEST_TIMED_OUT.
+                PARTITION_NOT_ASSIGNED, UNKNOWN_TOPIC, UNKNOWN_PARTITION, UNKNOWN_TOPIC_ID, REQUEST_TIMED_OUT;
+                INVALID_REQUEST without a group, or for an offset below 0.
 
         Example: `consumer.commit({("orders", 0): 42})`
         """
@@ -384,6 +385,11 @@ class Consumer(Lifecycle):
         Args:
             partition: the partition.
             start: "earliest", "latest", an offset, or a Timestamp.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for a partition that is not assigned; REQUEST_TIMED_OUT if the start could
+                not be looked up in time.
+            TypeError: an argument has a wrong type.
 
         Example: `consumer.seek(("orders", 0), Timestamp(1_700_000_000_000_000))`
         """
@@ -510,7 +516,7 @@ class Consumer(Lifecycle):
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH;
-                INVALID_REQUEST for a column that a topic lacks.
+                INVALID_REQUEST for a column that a topic lacks; CLIENT_CLOSED.
 
         Example: `batch = consumer.poll(timeout_s=1.0)`
         """

@@ -188,11 +188,11 @@ class Groups(CoordinatorAdmin):
             validate_only: check the request, change nothing.
 
         Returns:
-            Errors of the refused partitions; UNKNOWN_TOPIC_ID if a partition was deleted and created again since the
-            plan.
+            Errors of the refused partitions: UNKNOWN_PARTITION; UNKNOWN_TOPIC_ID if a partition was deleted and created
+            again since the plan.
 
         Raises:
-            TidemarkError: GROUP_NOT_EMPTY, INVALID_GROUP_ID, UNKNOWN_TOPIC, UNKNOWN_PARTITION.
+            TidemarkError: GROUP_NOT_EMPTY, INVALID_GROUP_ID, UNKNOWN_TOPIC, REQUEST_TIMED_OUT.
 
         Example: `groups.set_offsets("billing", {TopicPartition("orders", 0): 42})`
         """
@@ -307,6 +307,9 @@ class Groups(CoordinatorAdmin):
 
         Returns:
             Errors of the refused partitions: GROUP_SUBSCRIBED_TO_TOPIC.
+
+        Raises:
+            TidemarkError: GROUP_NOT_FOUND, INVALID_GROUP_ID, REQUEST_TIMED_OUT.
 
         Example: `groups.delete_offsets("billing", [TopicPartition("orders", 0)])`
         """

@@ -228,8 +228,8 @@ class Producer(Lifecycle):
         Raises:
             TypeError: an argument has a wrong type; no record is added.
             TidemarkError: SCHEMA_MISMATCH with topic, version and column; UNKNOWN_TOPIC, UNKNOWN_PARTITION,
-                INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed full for the delivery timeout; CLIENT_CLOSED.
-                A serializer's error is raised unchanged.
+                INVALID_TIMESTAMP; BATCH_TOO_LARGE for a record above 8 MiB; REQUEST_TIMED_OUT if the buffer stayed
+                full for the delivery timeout; CLIENT_CLOSED. A serializer's error is raised unchanged.
 
         Example: `where = await (await producer.send("orders", b"3 apples", key=b"alice"))`
         """
@@ -384,8 +384,9 @@ class Producer(Lifecycle):
 
         Raises:
             TidemarkError: INVALID_PAYLOAD if `table` is not a table, or a named column is missing or cannot be
-                converted. SCHEMA_MISMATCH with topic, version, column and row. UNKNOWN_TOPIC, UNKNOWN_PARTITION.
-                REQUEST_TIMED_OUT if the buffer stayed full.
+                converted. SCHEMA_MISMATCH with topic, version, column and row. INVALID_REQUEST for `key`, `value` or
+                `timestamp` where the schema decides. UNKNOWN_TOPIC, UNKNOWN_PARTITION. REQUEST_TIMED_OUT if the buffer
+                stayed full.
             TypeError: `partition` or a name has a wrong type.
 
         Example: `handle = producer.send_table("orders", frame, key="customer", value=None)`

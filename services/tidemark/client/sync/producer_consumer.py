@@ -130,8 +130,8 @@ class Producer(SyncClient[AsyncProducer]):
         Raises:
             TypeError: an argument has a wrong type; no record is added.
             TidemarkError: SCHEMA_MISMATCH with topic, version and column; UNKNOWN_TOPIC, UNKNOWN_PARTITION,
-                INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed full for the delivery timeout; CLIENT_CLOSED.
-                A serializer's error is raised unchanged.
+                INVALID_TIMESTAMP; BATCH_TOO_LARGE for a record above 8 MiB; REQUEST_TIMED_OUT if the buffer stayed
+                full for the delivery timeout; CLIENT_CLOSED. A serializer's error is raised unchanged.
 
         Example: `producer.send("orders", b"3 apples", key=b"alice").result(timeout_s=10).offset`
         """

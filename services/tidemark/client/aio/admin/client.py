@@ -203,7 +203,8 @@ class AdminClient(Lifecycle):
             request_id: makes a retry safe.
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC.
+            TidemarkError: UNKNOWN_TOPIC; INVALID_REQUEST for an internal topic; REQUEST_TIMED_OUT: the controller
+                continues to delete the topic.
 
         Example: `admin.delete_topic("orders")`
         """
@@ -383,7 +384,8 @@ class AdminClient(Lifecycle):
             kind: PREFERRED loses no records. LAST_KNOWN, for partitions without a leader, may lose records. So may
                 REBUILD_STATE, for partitions whose ZooKeeper node is unreadable.
             partitions: partitions to elect leaders of.
-            topics: topics, with all their partitions; PREFERRED without topics and partitions means all topics.
+            topics: topics, with all their partitions, for PREFERRED only. PREFERRED without topics and partitions
+                means all topics.
             validate_only: check the request and report the records that might be lost, as far as replicas answer;
                 change nothing.
             request_id: makes a retry safe.
