@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,3 +42,20 @@ def test_a_docstring_explains_every_argument_and_has_an_example() -> None:
         missing += [f"{name}: {one}" for one in arguments if f"{one}:" not in told.split("Args:")[-1]]
         missing += [] if "Example: `" in told else [f"{name}: Example"]
     assert not missing, "\n".join(missing)
+
+
+def test_an_example_awaits_coroutines_of_async_clients_only() -> None:
+    wrong = []
+    for name, method in methods():
+        example = (inspect.getdoc(method) or "").partition("Example:")[2]
+        waits = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+        wrong += [name] if waits != bool(re.search(r"\bawait |\basync ", example)) else []
+    assert wrong == ["tidemark.client.aio.Producer.transaction"], "its block awaits"
+
+
+def test_the_example_of_a_sync_method_calls_the_async_example() -> None:
+    assert "Example: `admin.list_topics()`" in (client.AdminClient.list_topics.__doc__ or "")
+    assert "Example: `admin.describe_cluster().offline_count`" in (client.AdminClient.describe_cluster.__doc__ or "")
+    assert "Example: `for update in admin.remove_brokers([2]): ...`" in (
+        client.AdminClient.remove_brokers.__doc__ or ""
+    )

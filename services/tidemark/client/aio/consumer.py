@@ -210,7 +210,7 @@ class Consumer(Lifecycle):
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_REQUEST; REQUEST_TIMED_OUT if the start could not
                 be looked up in time.
 
-        Example: `consumer.assign("orders", [0, 1], start="latest")`
+        Example: `await consumer.assign("orders", [0, 1], start="latest")`
         """
         fetcher = self._fetcher
         if self._group is not None and self._group.is_member:
@@ -255,7 +255,7 @@ class Consumer(Lifecycle):
                 the coordinator's refusal: INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR, GROUP_FULL,
                 FENCED_INSTANCE_ID.
 
-        Example: `consumer.subscribe(["orders"], on_assigned=print)`
+        Example: `await consumer.subscribe(["orders"], on_assigned=print)`
         """
         topics = frozenset([topics] if isinstance(topics, str) else texts("topics", topics))
         for callback in (on_assigned, on_revoked, on_lost):
@@ -283,7 +283,7 @@ class Consumer(Lifecycle):
                 PARTITION_NOT_ASSIGNED, UNKNOWN_TOPIC, UNKNOWN_PARTITION, UNKNOWN_TOPIC_ID, REQUEST_TIMED_OUT;
                 INVALID_REQUEST without a group, or for an offset below 0.
 
-        Example: `consumer.commit({("orders", 0): 42})`
+        Example: `await consumer.commit({("orders", 0): 42})`
         """
         wanted = None if offsets is None else offsets_of("offsets", offsets)
         held = None if self._delivery is None else self._delivery.held
@@ -303,7 +303,7 @@ class Consumer(Lifecycle):
             TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT.
             TypeError: an argument has a wrong type.
 
-        Example: `consumer.committed([("orders", 0)])`
+        Example: `await consumer.committed([("orders", 0)])`
         """
         wanted = None if partitions is None else partitions_of("partitions", partitions)
         found = await self.reading_group.fetch(wanted, timeout_s=self._timeout_s)
@@ -391,7 +391,7 @@ class Consumer(Lifecycle):
                 not be looked up in time.
             TypeError: an argument has a wrong type.
 
-        Example: `consumer.seek(("orders", 0), Timestamp(1_700_000_000_000_000))`
+        Example: `await consumer.seek(("orders", 0), Timestamp(1_700_000_000_000_000))`
         """
         offset = await self._offsets.find(self._cursor_of(partition).partition, start)
         cursor = self._cursor_of(partition)  # the group may have revoked the partition, or assigned it again
@@ -410,7 +410,7 @@ class Consumer(Lifecycle):
             TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT. LEADER_NOT_AVAILABLE if a topic was
                 created again just now; retry.
 
-        Example: `consumer.seek_to_committed()`
+        Example: `await consumer.seek_to_committed()`
         """
         await self.reading_group.seek_to_committed(timeout_s=self._timeout_s)
         self._reading.held = None
@@ -472,7 +472,7 @@ class Consumer(Lifecycle):
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, REQUEST_TIMED_OUT.
             TypeError: an argument has a wrong type.
 
-        Example: `consumer.end_offsets([("orders", 0)])`
+        Example: `await consumer.end_offsets([("orders", 0)])`
         """
         fetcher = self._fetcher
         wanted = self.assignment if partitions is None else partitions_of("partitions", partitions)
@@ -495,7 +495,7 @@ class Consumer(Lifecycle):
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, REQUEST_TIMED_OUT.
             TypeError: an argument has a wrong type.
 
-        Example: `consumer.offset_for_timestamp(("orders", 0), 1_700_000_000_000_000)`
+        Example: `await consumer.offset_for_timestamp(("orders", 0), 1_700_000_000_000_000)`
         """
         where, stamp_us = partition_of("partition", partition), int64("timestamp_us", timestamp_us)
         found = await self._offsets.look_up(where, timestamp_us=stamp_us)
@@ -518,7 +518,7 @@ class Consumer(Lifecycle):
             TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH;
                 INVALID_REQUEST for a column that a topic lacks; CLIENT_CLOSED.
 
-        Example: `batch = consumer.poll(timeout_s=1.0)`
+        Example: `batch = await consumer.poll(timeout_s=1.0)`
         """
         wanted = None if columns is None else texts("columns", columns)
         return await self._in_time(lambda: self._next_batch(wanted), timeout_s)
@@ -537,7 +537,7 @@ class Consumer(Lifecycle):
             TidemarkError: the errors of `poll`; INVALID_PAYLOAD of the first record; INVALID_REQUEST for `max_records`
                 below 1.
 
-        Example: `records = consumer.poll_records(timeout_s=1.0, max_records=1000)`
+        Example: `records = await consumer.poll_records(timeout_s=1.0, max_records=1000)`
         """
         most = positive("max_records", max_records)
         return await self._in_time(lambda: self._reading.next_records(most), timeout_s) or []
@@ -571,7 +571,7 @@ class Consumer(Lifecycle):
         Raises:
             TidemarkError: INVALID_REQUEST for a column that a topic lacks; the errors of `poll`.
 
-        Example: `rows = next(consumer.batches(columns=["carrier", "delay"])).rows`
+        Example: `async for batch in consumer.batches(columns=["carrier", "delay"]): print(batch.rows)`
         """
         wanted = None if columns is None else texts("columns", columns)
         topics = self._typed

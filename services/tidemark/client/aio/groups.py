@@ -141,7 +141,7 @@ class Groups(CoordinatorAdmin):
             The groups, and errors of brokers whose groups may be missing: BROKER_NOT_AVAILABLE, or
             COORDINATOR_LOADING for partitions of `__consumer_offsets` that no broker coordinates, or still reads.
 
-        Example: `found, unanswered = groups.list_groups()`
+        Example: `found, unanswered = await groups.list_groups()`
         """
         timeout_s = min(LIST_TIMEOUT_S, self._timeout_s)
         return await self._lists(
@@ -163,7 +163,7 @@ class Groups(CoordinatorAdmin):
         Raises:
             TidemarkError: GROUP_NOT_FOUND, INVALID_GROUP_ID, REQUEST_TIMED_OUT.
 
-        Example: `(group,) = groups.describe_groups(["billing"])`
+        Example: `(group,) = await groups.describe_groups(["billing"])`
         """
         flag("offsets", offsets)
         return await asyncio.gather(*(self._describe(group, offsets) for group in texts("groups", groups)))
@@ -194,7 +194,7 @@ class Groups(CoordinatorAdmin):
         Raises:
             TidemarkError: GROUP_NOT_EMPTY, INVALID_GROUP_ID, UNKNOWN_TOPIC, REQUEST_TIMED_OUT.
 
-        Example: `groups.set_offsets("billing", {TopicPartition("orders", 0): 42})`
+        Example: `await groups.set_offsets("billing", {TopicPartition("orders", 0): 42})`
         """
         group_settings(group)  # checks the id
         deadline_s = time.monotonic() + self._timeout_s
@@ -234,7 +234,7 @@ class Groups(CoordinatorAdmin):
         Raises:
             TidemarkError: GROUP_NOT_EMPTY, INVALID_GROUP_ID, UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_REQUEST.
 
-        Example: `groups.plan_reset("billing", "earliest", topics=["orders"])`
+        Example: `await groups.plan_reset("billing", "earliest", topics=["orders"])`
         """
         reset = ResetOffsets(self._cluster, self._timeout_s)
         wanted = await reset.find(texts("topics", topics), partitions_of("partitions", partitions), start)
@@ -275,7 +275,7 @@ class Groups(CoordinatorAdmin):
         Raises:
             TidemarkError: GROUP_NOT_EMPTY, GROUP_NOT_FOUND, INVALID_GROUP_ID, REQUEST_TIMED_OUT.
 
-        Example: `groups.delete("billing")`
+        Example: `await groups.delete("billing")`
         """
         maybe_deleted = False
 
@@ -311,7 +311,7 @@ class Groups(CoordinatorAdmin):
         Raises:
             TidemarkError: GROUP_NOT_FOUND, INVALID_GROUP_ID, REQUEST_TIMED_OUT.
 
-        Example: `groups.delete_offsets("billing", [TopicPartition("orders", 0)])`
+        Example: `await groups.delete_offsets("billing", [TopicPartition("orders", 0)])`
         """
         refused: dict[TopicPartition, TidemarkError] = {}
         for some in in_requests(partitions_of("partitions", partitions)):

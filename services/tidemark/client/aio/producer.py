@@ -334,7 +334,7 @@ class Producer(Lifecycle):
             TidemarkError: the errors of `send`; records before the refused record are sent.
             TypeError: the errors of `send`.
 
-        Example: `handles = producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
+        Example: `handles = await producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
         """
         if self.serializes or not isinstance(records, list | tuple):
             return [await self.send(topic, value, key=key) for key, value in map(key_and_value, records)]
@@ -389,7 +389,7 @@ class Producer(Lifecycle):
                 stayed full.
             TypeError: `partition` or a name has a wrong type.
 
-        Example: `handle = producer.send_table("orders", frame, key="customer", value=None)`
+        Example: `handle = await producer.send_table("orders", frame, key="customer", value=None)`
         """
         _, partition = checked(None, partition)
         count = await self.ready(topic, beyond=-1 if partition is None else partition)
@@ -447,7 +447,7 @@ class Producer(Lifecycle):
         Raises:
             TidemarkError: REQUEST_TIMED_OUT after `timeout_s`, while the producer continues to send.
 
-        Example: `producer.flush(timeout_s=30)`
+        Example: `await producer.flush(timeout_s=30)`
         """
         limit_s = None if timeout_s is None else seconds("timeout_s", timeout_s)
         try:

@@ -71,7 +71,7 @@ class Transaction:
             TidemarkError: PRODUCER_FENCED, INVALID_TXN_STATE, INVALID_TRANSACTION_TIMEOUT, REQUEST_TIMED_OUT,
                 TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 
-        Example: `tx.begin()`
+        Example: `await tx.begin()`
         """
         if self._begun:
             raise TidemarkError(
@@ -94,7 +94,7 @@ class Transaction:
                 partitions: the transaction can only be aborted. TRANSACTION_ABORTABLE: the transaction timed out, or
                 another producer has the transactional id. INVALID_TXN_STATE, INVALID_REQUEST, REQUEST_TIMED_OUT.
 
-        Example: `tx.send_offsets(consumer)`
+        Example: `await tx.send_offsets(consumer)`
         """
         self._check()
         transactions, group = self._transactions, consumer.reading_group

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of the sync clients, and their methods: an async client's, run on the event-loop thread of the process.
 
-A sync class names the async method; signature, types and docstring are that method's::
+A sync class names the async method; signature, types and docstring are that method's, with an example for threads::
 
     class AdminClient(SyncClient[aio.AdminClient]):
         create_topic = blocking(aio.AdminClient.create_topic)
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, cast
@@ -68,6 +69,13 @@ class SyncClient(Generic[Client]):
         return first
 
 
+def _document(run: Callable[..., Any], method: Callable[..., Any]) -> None:
+    """Give `run` the docstring of an async method, without `await` and `async` in its example."""
+    told, mark, example = (method.__doc__ or "").partition("Example:")
+    example = re.sub(r"\(await ([\w.]+\([^()]*\))\)", r"\1", example)
+    run.__doc__ = told + mark + re.sub(r"\b(?:await|async) ", "", example)
+
+
 def documented_as(method: Callable[..., Any]) -> Callable[[F], F]:
     """Give a method the docstring of the async method that it runs.
 
@@ -75,7 +83,7 @@ def documented_as(method: Callable[..., Any]) -> Callable[[F], F]:
     """
 
     def document(run: F) -> F:
-        run.__doc__ = method.__doc__
+        _document(run, method)
         return run
 
     return document
@@ -98,6 +106,7 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], *, b
     def run(self: SyncClient[Any], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._background.call(method(self._client, *args, **kwargs), self._call_s if bounded else None)
 
+    _document(run, method)
     return cast(Method[P, T], run)
 
 
@@ -130,6 +139,7 @@ def iterating(
     def run(self: SyncClient[Any], *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         return _iterate(self, method(self._client, *args, **kwargs), not_given)
 
+    _document(run, method)
     signature = inspect.signature(method)
     item = str(signature.return_annotation).removeprefix("AsyncGenerator[").removesuffix(", None]")
     run.__signature__ = signature.replace(return_annotation=f"Iterator[{item}]")  # type: ignore[attr-defined]

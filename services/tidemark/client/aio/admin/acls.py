@@ -59,7 +59,7 @@ class AclCalls:
         Args:
             wanted: rules to select; None: all.
 
-        Example: `admin.list_acls(AclFilter(principal="User:token:alice"))`
+        Example: `await admin.list_acls(AclFilter(principal="User:token:alice"))`
         """
         selected = AclFilter() if wanted is None else instance("wanted", wanted, AclFilter)
         request = pb.ListAclsRequest(filter=filter_to_proto(selected))
@@ -79,7 +79,7 @@ class AclCalls:
         Raises:
             TidemarkError: INVALID_REQUEST for a rule that could never match.
 
-        Example: `admin.alter_acls(add=[allow_rule("User:token:alice", Operation.READ, topic("orders"))])`
+        Example: `await admin.alter_acls(add=[allow_rule("User:token:alice", Operation.READ, topic("orders"))])`
         """
         request = pb.AlterAclsRequest(
             add=[acl_to_proto(acl) for acl in instances("add", add, Acl)],
@@ -101,7 +101,7 @@ class AclCalls:
             resource: the resource to check.
             host: IP address of the caller; "": an address that no rule names.
 
-        Example: `admin.check_access("User:token:alice", Operation.READ, topic("orders"))`
+        Example: `await admin.check_access("User:token:alice", Operation.READ, topic("orders"))`
         """
         request = pb.CheckAccessRequest(
             principal=text("principal", principal),
@@ -131,7 +131,7 @@ class AclCalls:
         Raises:
             TidemarkError: INVALID_REQUEST for an unknown outcome.
 
-        Example: `admin.list_audit_lines(outcome="DENIED")`
+        Example: `await admin.list_audit_lines(outcome="DENIED")`
         """
         wanted = AuditFilter(
             text("principal", principal), text("resource", resource), text("outcome", outcome), int32("limit", limit)

@@ -174,7 +174,7 @@ class AdminClient(Lifecycle):
         Raises:
             TidemarkError: the topic is refused. INVALID_REQUEST: an admin service of 0.1.0 created it without `schema`.
 
-        Example: `admin.create_topic("orders", partitions=3, configs={"retention.ms": 86_400_000})`
+        Example: `await admin.create_topic("orders", partitions=3, configs={"retention.ms": 86_400_000})`
         """
         with naming(name):
             stated = schema_text(schema, texts("key", key), event_time)
@@ -206,7 +206,7 @@ class AdminClient(Lifecycle):
             TidemarkError: UNKNOWN_TOPIC; INVALID_REQUEST for an internal topic; REQUEST_TIMED_OUT: the controller
                 continues to delete the topic.
 
-        Example: `admin.delete_topic("orders")`
+        Example: `await admin.delete_topic("orders")`
         """
         request = pb.DeleteTopicRequest(
             topic=name, validate_only=flag("validate_only", validate_only), request_id=request_id
@@ -216,7 +216,7 @@ class AdminClient(Lifecycle):
     async def list_topics(self) -> list[str]:
         """List the names of all topics, sorted.
 
-        Example: `admin.list_topics()`
+        Example: `await admin.list_topics()`
         """
         response = await self._connection.call(lambda stub: stub.ListTopics, pb.ListTopicsRequest())
         return list(response.topics)
@@ -230,7 +230,7 @@ class AdminClient(Lifecycle):
         Returns:
             The topics in the order of `names`; a topic that does not exist has `error` set.
 
-        Example: `(topic,) = admin.describe_topics(["orders"])`
+        Example: `(topic,) = await admin.describe_topics(["orders"])`
         """
         request = pb.DescribeTopicsRequest(topics=texts("names", names))
         response = await self._connection.call(lambda stub: stub.DescribeTopics, request)
@@ -274,7 +274,7 @@ class AdminClient(Lifecycle):
             TidemarkError: OFFSET_OUT_OF_RANGE beyond the high watermark, INVALID_REQUEST, UNKNOWN_TOPIC,
                 UNKNOWN_PARTITION; UNKNOWN_TOPIC_ID if the topic was recreated during the call.
 
-        Example: `admin.delete_records("orders", 0, before_offset=42)`
+        Example: `await admin.delete_records("orders", 0, before_offset=42)`
         """
         where, before_offset = partition_of("partition", (topic, partition)), int64("before_offset", before_offset)
         deadline_s = time.monotonic() + self._timeout_s
@@ -316,7 +316,7 @@ class AdminClient(Lifecycle):
             TidemarkError: UNKNOWN_CONFIG, INVALID_CONFIG, UNKNOWN_TOPIC, INVALID_TOPIC_NAME, INVALID_REQUEST,
                 REQUEST_ID_REUSED.
 
-        Example: `admin.alter_configs(ConfigResource(ConfigKind.TOPIC, "orders"), {"retention.ms": 86_400_000})`
+        Example: `await admin.alter_configs(ConfigResource(ConfigKind.TOPIC, "orders"), {"retention.ms": 86_400_000})`
         """
         request = admin_configs_pb2.AlterConfigsRequest(
             resource=resource_to_proto(instance("resource", resource, ConfigResource)),
@@ -340,7 +340,7 @@ class AdminClient(Lifecycle):
         Raises:
             TidemarkError: BROKER_NOT_AVAILABLE, UNKNOWN_CONFIG, UNKNOWN_TOPIC, INVALID_TOPIC_NAME, INVALID_REQUEST.
 
-        Example: `admin.describe_configs([CLUSTER_DEFAULT], ["retention.ms"])`
+        Example: `await admin.describe_configs([CLUSTER_DEFAULT], ["retention.ms"])`
         """
         described: dict[ConfigResource, list[ConfigEntry]] = {}
         for some in in_requests(instances("resources", resources, ConfigResource), CONFIG_RESOURCES_MAX):
@@ -355,7 +355,7 @@ class AdminClient(Lifecycle):
     async def describe_cluster(self) -> ClusterDescription:
         """Describe the brokers and the controller, and count unhealthy partitions.
 
-        Example: `admin.describe_cluster().offline_count`
+        Example: `(await admin.describe_cluster()).offline_count`
         """
         response = await self._connection.call(lambda stub: stub.DescribeCluster, pb.DescribeClusterRequest())
         return ClusterDescription(
@@ -393,7 +393,7 @@ class AdminClient(Lifecycle):
         Returns:
             One outcome for each partition; `error` is set if its election failed.
 
-        Example: `admin.elect_leaders(ElectionKind.PREFERRED, topics=["orders"])`
+        Example: `await admin.elect_leaders(ElectionKind.PREFERRED, topics=["orders"])`
         """
         request = pb.ElectLeadersRequest(
             type=kind_to_proto(instance("kind", kind, ElectionKind)),
@@ -414,7 +414,7 @@ class AdminClient(Lifecycle):
         Raises:
             TidemarkError: UNKNOWN_TOPIC.
 
-        Example: `admin.list_unclean_elections(["orders"])`
+        Example: `await admin.list_unclean_elections(["orders"])`
         """
         request = pb.ListUncleanElectionsRequest(topics=texts("topics", topics))
         response = await self._connection.call(lambda stub: stub.ListUncleanElections, request)
@@ -442,7 +442,7 @@ class AdminClient(Lifecycle):
             request_id: makes a retry safe.
             allow_partial: start the reassignments that are not refused; otherwise one refusal prevents all of them.
 
-        Example: `admin.alter_partition_reassignments([PartitionReassignment(TopicPartition("orders", 0), (1, 2))])`
+        Example: `await admin.alter_partition_reassignments([PartitionReassignment(partition, replicas=(1, 2))])`
         """
         request = admin_reassignments_pb2.AlterPartitionReassignmentsRequest(
             moves=[move_to_proto(one) for one in moves_of("moves", moves)],
@@ -464,7 +464,7 @@ class AdminClient(Lifecycle):
         Args:
             partitions: partitions; empty: all reassignments.
 
-        Example: `admin.list_partition_reassignments().reassignments`
+        Example: `(await admin.list_partition_reassignments()).reassignments`
         """
         request = admin_reassignments_pb2.ListPartitionReassignmentsRequest(
             partitions=[ref_to_proto(one) for one in partitions_of("partitions", partitions)]
@@ -489,7 +489,7 @@ class AdminClient(Lifecycle):
             interval_ms: shortest time between two updates, in milliseconds.
             request_id: id of the request that started the reassignments; includes earlier refusals of that request.
 
-        Example: `for update in admin.watch_partition_reassignments(interval_ms=500): ...`
+        Example: `async for update in admin.watch_partition_reassignments(interval_ms=500): ...`
         """
         request = admin_reassignments_pb2.WatchPartitionReassignmentsRequest(
             partitions=[ref_to_proto(one) for one in partitions_of("partitions", partitions)],
@@ -528,7 +528,7 @@ class AdminClient(Lifecycle):
         Raises:
             TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME.
 
-        Example: `admin.describe_log_dirs([0], topics=["orders"])`
+        Example: `await admin.describe_log_dirs([0], topics=["orders"])`
         """
         request = admin_log_dirs_pb2.DescribeBrokerLogDirsRequest(
             brokers=int32s("brokers", brokers),
@@ -557,7 +557,7 @@ class AdminClient(Lifecycle):
             The replicas in the order of the request. A refused move has `error` set: LOG_DIR_NOT_FOUND,
             LOG_DIR_OFFLINE, REPLICA_OFFLINE, NOT_A_REPLICA, BROKER_NOT_AVAILABLE, UNKNOWN_TOPIC or UNKNOWN_PARTITION.
 
-        Example: `admin.alter_replica_log_dirs([ReplicaLogDir(1, TopicPartition("orders", 0), "/data/2")])`
+        Example: `await admin.alter_replica_log_dirs([ReplicaLogDir(1, TopicPartition("orders", 0), "/data/2")])`
         """
         request = admin_log_dirs_pb2.AlterBrokerLogDirsRequest(
             replicas=places_to_proto(replicas_of("replicas", replicas)),
@@ -583,7 +583,7 @@ class AdminClient(Lifecycle):
             topics: topics to place again as if they were created now, at any cost of copying.
             spread: ids of the brokers to place `topics` on; empty: all live brokers.
 
-        Example: `admin.plan_brokers(add=[3])`
+        Example: `await admin.plan_brokers(add=[3])`
         """
         request = admin_brokers_pb2.PlanBrokersRequest(
             add=int32s("add", add),
@@ -610,7 +610,7 @@ class AdminClient(Lifecycle):
             validate_only: compute the plan, change nothing.
             request_id: makes a retry safe.
 
-        Example: `admin.add_brokers([3], throttle_bytes_per_s=50_000_000)`
+        Example: `await admin.add_brokers([3], throttle_bytes_per_s=50_000_000)`
         """
         request = admin_brokers_pb2.AddBrokersRequest(
             broker_ids=int32s("brokers", brokers),
@@ -639,7 +639,7 @@ class AdminClient(Lifecycle):
             request_id: request id of the reassignments.
             interval_ms: shortest time between two updates, in milliseconds.
 
-        Example: `for update in admin.remove_brokers([2]): ...`
+        Example: `async for update in admin.remove_brokers([2]): ...`
         """
         request = admin_brokers_pb2.RemoveBrokersRequest(
             broker_ids=int32s("brokers", brokers),
@@ -670,7 +670,7 @@ class AdminClient(Lifecycle):
         Raises:
             TidemarkError: UNKNOWN_BROKER if no broker with this id has registered.
 
-        Example: `admin.obstacles_to_restart(2)`
+        Example: `await admin.obstacles_to_restart(2)`
         """
         request = admin_brokers_pb2.SafeToRestartRequest(broker_id=int32("broker", broker), claim=flag("claim", claim))
         response = await self._connection.call(lambda stub: stub.SafeToRestart, request)

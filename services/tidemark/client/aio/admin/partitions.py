@@ -39,7 +39,7 @@ class PartitionCalls:
             validate_only: check the request and compute the result, change nothing.
             request_id: makes a retry safe.
 
-        Example: `admin.create_partitions("orders", 6)`
+        Example: `await admin.create_partitions("orders", 6)`
         """
         request = admin_partitions_pb2.CreatePartitionsRequest(
             topic=topic,
@@ -79,7 +79,7 @@ class PartitionCalls:
             validate_only: check the request and compute the result, change nothing.
             request_id: makes a retry safe.
 
-        Example: `admin.delete_partitions("orders", total_count=3, validate_only=True)`
+        Example: `await admin.delete_partitions("orders", total_count=3, validate_only=True)`
         """
         request = admin_partitions_pb2.DeletePartitionsRequest(
             topic=topic,

@@ -36,7 +36,7 @@ class QuotaCalls:
 
         Rates are per second and for each broker; `request_percentage` is in percent of the time of one processor.
 
-        Example: `admin.describe_client_quotas()[QuotaEntity(user="User:token:alice")]`
+        Example: `(await admin.describe_client_quotas())[QuotaEntity(user="User:token:alice")]`
         """
         response = await self._connection.call(lambda stub: stub.DescribeClientQuotas, pb.DescribeClientQuotasRequest())
         return quotas_from_proto(response.quotas)
@@ -53,7 +53,7 @@ class QuotaCalls:
         Raises:
             TidemarkError: INVALID_REQUEST for an unknown kind, a limit out of range, or a user that no caller can be.
 
-        Example: `admin.alter_client_quotas([QuotaChange(loader, {QuotaKind.PRODUCER_BYTE_RATE: 1e6})])`
+        Example: `await admin.alter_client_quotas([QuotaChange(loader, {QuotaKind.PRODUCER_BYTE_RATE: 1e6})])`
         """
         request = pb.AlterClientQuotasRequest(
             changes=[change_to_proto(change) for change in instances("changes", changes, QuotaChange)],

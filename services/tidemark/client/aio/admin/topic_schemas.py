@@ -83,7 +83,7 @@ class SchemaCalls:
             TidemarkError: UNKNOWN_TOPIC; INVALID_SCHEMA, also for a topic that was created without a schema;
                 INCOMPATIBLE_SCHEMA; SCHEMA_CONFLICT: the newest version is not the expected one.
 
-        Example: `admin.alter_topic_schema("flights", "carrier STRING NOT NULL, delay BIGINT", expected_version=1)`
+        Example: `await admin.alter_topic_schema("flights", "carrier STRING, delay BIGINT", expected_version=1)`
         """
         with naming(topic):
             stated = document_text(schema)
@@ -107,7 +107,7 @@ class SchemaCalls:
             TidemarkError: UNKNOWN_TOPIC; INVALID_SCHEMA: a version's node in ZooKeeper is damaged, or the version is of
                 a later Tidemark.
 
-        Example: `newest = admin.describe_topic_schemas("flights").versions[-1].schema`
+        Example: `newest = (await admin.describe_topic_schemas("flights")).versions[-1].schema`
         """
         request = pb.DescribeTopicSchemasRequest(topic=topic)
         response = await self._connection.call(lambda stub: stub.DescribeTopicSchemas, request)
