@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from tidemark_spark.sink.task_producer import TaskProducer
 
-_log = logging.getLogger("tidemark_spark")
+_log = logging.getLogger("tidemark.spark")
 
 CHUNK_BYTES: Final = 4 << 20
 """Size of a task's input that is split by topic and partition together; large, so that each of many partitions gets

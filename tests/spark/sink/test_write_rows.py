@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from tidemark.record.schema import SCHEMA
+from tidemark_spark.sink import writer
 from tidemark_spark.sink.compat import batches_of_rows
 from tidemark_spark.sink.options import check_columns, parse_write_options
 from tidemark_spark.sink.rows import destined
@@ -234,3 +235,8 @@ def test_the_commit_message_counts_rows_by_partition() -> None:
     assert summary([one, None, two]) == (
         "2 tasks wrote 6 records, 60 bytes (rows-0: 5 in offsets 10 to 14, rows-1: 1 in offsets 0 to 0)"
     )
+
+
+def test_the_sink_logs_to_the_logger_of_the_source() -> None:
+    """Regression: its lines, such as those of failed writes, came from another logger at the level of the root."""
+    assert writer._log.name == "tidemark.spark"
