@@ -22,7 +22,7 @@ DEADLINE_S: Final = 25.0
 BUSY: Final = {
     "a reassignment runs",
     "a reassignment with a throttle runs",
-    "a topic is written whose flush.policy requires flushes",
+    "a topic whose flush.policy requires flushes is written",
     "a topic of a group is written",
 }
 """Values of `empty_until` that occur in this cluster."""

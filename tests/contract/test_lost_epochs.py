@@ -227,8 +227,8 @@ async def test_a_repeated_registration_whose_node_was_deleted_meanwhile_gets_the
 
 @pytest.mark.parametrize("number", [0, 2_000])
 async def test_the_epoch_of_an_edited_registration_is_not_restored(cluster: Cluster, number: int) -> None:
-    """Regression: the controller sent a write for each number up to a higher one. After a lower one, the controller
-    created the node again with that version, so the broker registered under an epoch that it had had before.
+    """Regression: after an edit to a higher number, the controller sent a write for each number up to it. After a lower
+    number, the controller created the node again with that version, and the broker registered under a used epoch.
     """
     store, other = await cluster.store(), await cluster.store()
     term = await elected(other)

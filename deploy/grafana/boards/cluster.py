@@ -273,7 +273,7 @@ _LATENCY: Final = Row(
             "Time of an fdatasync of a log whose topic requires flushes (flush.policy): the cost of acks=all there.",
             "s",
             (quantile(0.99, "tidemark_broker_flush_seconds{B}"), "{{instance}}"),
-            empty_until="a topic is written whose flush.policy requires flushes",
+            empty_until="a topic whose flush.policy requires flushes is written",
         ),
         Panel(
             "Produce, all requests",

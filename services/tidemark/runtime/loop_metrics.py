@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums and histograms for one writing thread: an update takes no lock and at most two calls, of the library's eight."""
+"""Sums and histograms for one writing thread: an update takes no lock and at most two calls instead of eight."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_a_held_signal_interrupts_at_the_end(number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("held", [contextlib.nullcontext, interrupts_held])
 def test_only_the_first_hangup_interrupts(held: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-    """Regression: a terminal that closes and its shell each send one, and the second ended the stop in order."""
+    """Regression: a closing terminal and its shell each send SIGHUP; the second one interrupted the graceful stop."""
     before = signal.getsignal(signal.SIGHUP)
     with signals_as_interrupt():
         with pytest.raises(KeyboardInterrupt), held():

@@ -12,7 +12,7 @@ KNOWN = {"kind": "reassignment", "topic": "a", "partition": 0, "message": "m", "
 
 
 def test_a_refusal_with_a_code_of_a_later_version_leaves_the_others_readable() -> None:
-    """Otherwise the admin service would never hear why a request was refused, and the next one would replace them."""
+    """Otherwise the admin service would not get the reason of any refusal, and the next refusal would replace all."""
     node = {"version": 1, "refusals": [KNOWN | {"code": "FROM_THE_FUTURE"}, KNOWN | {"code": "UNKNOWN_TOPIC"}]}
     first, second = decode_refusals("/admin/refusals", json.dumps(node).encode())
     assert (first.error.code, first.error.message) == (ErrorCode.INTERNAL, "FROM_THE_FUTURE: m")

@@ -238,8 +238,8 @@ def _carry_out(cluster: Cluster, feed: MoveFeed, count: int, *, no_wait: bool) -
 
 @reassign_app.command("verify", short_help="Compare the replicas with a file.")
 def verify(file: FileArgument, cluster: Cluster) -> None:
-    """Compare the replicas of partitions, and the log directories that the file names, with a file; exit status 0 if
-    all are equal, else 1.
+    """Compare partitions with a file: their replicas, and log directories that the file names. Exit status 0 if all
+    are equal, else 1.
 
     \b
     The state of a replica with a named log directory: done, copying (with the progress), or elsewhere (with the reason,

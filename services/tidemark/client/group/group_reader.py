@@ -342,8 +342,8 @@ class GroupReader:
     async def take_up(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Read these partitions, too, from the committed offsets, after `on_assigned`; returns those that are read.
 
-        A partition without a committed offset is not read while its leader does not answer. No partition is read whose
-        topic was created again, before the metadata of this client have the assigned topic.
+        A partition without a committed offset is not read while its leader does not answer. A partition of a topic that
+        was created again is not read before the metadata of this client have the assigned topic.
         """
         membership = self._membership
         known = await self.fetch(sorted(partitions), timeout_s=_FETCH_TIMEOUT_S, as_member=True)

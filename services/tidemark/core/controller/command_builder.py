@@ -22,8 +22,8 @@ PART_PARTITIONS_MAX: Final = 2_000
 PARTITIONS_AT_ONCE: Final = 1_000
 """Partitions in the commands of one call; the remaining brokers get theirs in the next call, after other events."""
 _REQUEST_ID_BITS: Final = 20
-"""Low bits of a command's sequence. The high bits are the time, so that sequences rise when a term is resumed whose end
-was not written to ZooKeeper."""
+"""Low bits of a command's sequence. The high bits are the time, so sequences also rise if a term is resumed because its
+end was not written to ZooKeeper."""
 METADATA_PARTITIONS_MAX: Final = 1_000
 """Partitions in one UpdateMetadata: 10 ms to decode, under half of the message limit with the longest topic names."""
 VIEWS_KEPT_MAX: Final = 8_000

@@ -46,7 +46,7 @@ def subscribers_by_topic(members: Sequence[Subscriber], topics: Mapping[str, Top
 
 
 class _Step(NamedTuple):
-    """A move of one partition of the kind `kind` from the member `giver`."""
+    """A move of one partition from the member `giver`; `kind` is the kind of its topic."""
 
     giver: int
     kind: int

@@ -209,7 +209,7 @@ class TransactionCoordinator:
         return Outcome(None, self._changed(known, known.write(asked.producer, asked.partitions, now)))
 
     def end(self, asked: End, now: Situation) -> Outcome[ProducerIdentity]:
-        """Commit or abort the writes of the own producer; members are aborted (rule X12).
+        """Commit or abort the writes of the id's own producer; members are aborted (rule X12).
 
         Returns:
             The identity for the next transaction.

@@ -49,7 +49,7 @@ class Writer(NamedTuple):
     """A producer of a transaction, and partitions that it writes to.
 
     Attributes:
-        producer: the own producer of the id, or a member, with the epoch of its batches.
+        producer: the id's own producer, or a member, with the epoch of its batches.
     """
 
     producer: ProducerIdentity

@@ -59,7 +59,7 @@ class TransactionalId:
         return found
 
     def is_own_writer(self) -> bool:
-        """Whether the own producer writes to the open transaction."""
+        """Whether the id's own producer writes to the open transaction."""
         return self.open is not None and self.metadata.producer.producer_id in self.open.writers
 
     def update(self, metadata: TransactionMetadata, now: Situation) -> tuple[Change, ...]:

@@ -54,7 +54,6 @@ class CleaningView(NamedTuple):
 class SegmentCleaning:
     """Replaces old segments of a log by cleaned or repaired ones; safe during appends, reads, truncations, the close.
 
-
     `LogSegments` owns the list of segments; the cleaner point is in its own file.
 
     Attributes:

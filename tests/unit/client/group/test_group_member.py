@@ -551,7 +551,7 @@ async def test_a_member_has_time_to_leave_after_a_stop_that_took_long(
     assert timeouts_s[-1] > 0
 
 
-async def test_member_leaves_whose_join_has_no_response_yet(coordinator: ByHand, reader: SlowReader) -> None:
+async def test_a_member_whose_join_has_no_response_yet_leaves(coordinator: ByHand, reader: SlowReader) -> None:
     """The coordinator may have admitted the member, and would keep its partitions until the session times out."""
     member = Membership(cast(Coordinator, coordinator), group_settings("g"), reader)
     member.start(["a"])

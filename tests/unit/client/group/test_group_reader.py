@@ -668,7 +668,7 @@ def accepting(membership: SimpleNamespace) -> None:
 
 @pytest.mark.usefixtures("accepting")
 @pytest.mark.parametrize("lost", [False, True])
-async def test_a_transaction_is_refused_whose_records_others_read_again(
+async def test_a_transaction_of_records_that_others_read_again_is_refused(
     reader: GroupReader, fetcher: SimpleNamespace, *, lost: bool
 ) -> None:
     returned(fetcher, ONE, 4)
@@ -683,7 +683,7 @@ async def test_a_transaction_is_refused_whose_records_others_read_again(
 
 
 @pytest.mark.usefixtures("accepting")
-async def test_a_transaction_continues_when_a_partition_leaves_whose_records_are_committed(
+async def test_a_transaction_continues_when_a_partition_with_committed_records_leaves(
     reader: GroupReader, fetcher: SimpleNamespace
 ) -> None:
     returned(fetcher, ONE, 4)
@@ -750,7 +750,7 @@ async def test_seek_to_committed_does_not_go_to_an_offset_of_a_deleted_topic(
     assert fetcher.cursors[ONE].position == 4, "a failed call moves no partition"
 
 
-async def test_a_commit_is_refused_whose_records_other_members_read_again(
+async def test_a_commit_of_records_that_other_members_read_again_is_refused(
     reader: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
 ) -> None:
     """The member was evicted while the application processed the records; a success would say that they are done."""

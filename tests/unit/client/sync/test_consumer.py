@@ -189,7 +189,7 @@ def test_a_commit_in_a_callback_leaves_the_records_to_the_thread_that_iterates_t
 
 
 @pytest.mark.parametrize("in_lists", [False, True])
-def test_records_that_a_callback_gives_back_meanwhile_are_not_returned(noting: Noting, in_lists: bool) -> None:
+def test_records_of_a_partition_that_a_callback_pauses_are_not_returned(noting: Noting, in_lists: bool) -> None:
     """In its own thread, the callback pauses a partition while the application deserializes a record."""
     noting.polled = [batch(107, 108), batch(107, 108)]
 
@@ -255,7 +255,7 @@ class Sending:
 
 
 def test_a_transaction_takes_all_positions_before_a_partition_can_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the coordinator refuses the offsets, and the error requires an abort."""
+    """The coordinator refuses offsets of a partition that has left, and the transaction must be aborted."""
     client, sending = Rebalanced(), Sending()
     monkeypatch.setattr(producer_consumer, "AsyncConsumer", lambda *_, **__: client)
     client.polled = [batch(107, 108, 109)]

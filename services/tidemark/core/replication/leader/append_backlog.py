@@ -51,7 +51,7 @@ class AppendBacklog:
             self._in_flight.append((size_bytes, next_offset))
 
     def appended(self, log_end_offset: Offset) -> None:
-        """The log ends at `log_end_offset` now; no follower has had the last records before."""
+        """Note the new log end, of records that no follower can have fetched before."""
         while self._in_flight and self._in_flight[0][1] <= log_end_offset:
             size_bytes, end_offset = self._in_flight.popleft()
             self._total_bytes += size_bytes
