@@ -19,6 +19,7 @@ from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.runtime.configuration.settings import BrokerSettings, TopicSettings
 from tidemark.runtime.metrics import Metrics
+from tidemark.runtime.wall_bounds import WallBounds
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.cleaner import CleanerSettings, CleaningDone, clean_log, dirt_of, is_horizon_over
 from tidemark.storage.log.partition_log import PartitionLog
@@ -45,6 +46,7 @@ class LogCleaner:
     """Started and stopped with the broker. A failure is logged, and delays no other log.
 
     Args:
+        wall: the wall clock: its earliest time decides a deletion, its latest time sets the horizon of a tombstone.
         paused: whether a copy of the replica has records, so that it must not be cleaned (rule M3).
         suspect: called on the event loop with an offset of each damaged segment that kept a log from being cleaned.
     """
@@ -56,6 +58,7 @@ class LogCleaner:
         stable_offsets: Callable[[], Mapping[TopicPartition, Offset]],
         settings: BrokerSettings,
         metrics: Metrics,
+        wall: WallBounds,
         paused: Callable[[TopicPartition], bool] = lambda partition: False,
         suspect: Callable[[TopicPartition, int], None] = lambda partition, offset: None,
     ) -> None:
@@ -65,6 +68,7 @@ class LogCleaner:
         self._topics = topics
         self._stable_offsets = stable_offsets
         self._settings = settings
+        self._wall = wall
         self._paused = paused
         directories = len(logs.directories())
         self._buffer_bytes = settings.log_cleaner_dedupe_buffer_size // directories
@@ -136,7 +140,7 @@ class LogCleaner:
             view = job.log.cleaning.view(job.end_offset, truncations=job.truncations)
             if view is None:
                 continue
-            now_us = _now_us()
+            now_us = self._wall.earliest_us()
             dirt = dirt_of(view, job.settings, now_us=now_us)
             dirtiest = max(dirtiest, dirt.ratio)
             moves, until_s = self._left[directory].get(job.log, (-1, 0.0))
@@ -159,7 +163,8 @@ class LogCleaner:
                 job.end_offset,
                 job.settings,
                 truncations=job.truncations,
-                now_us=_now_us(),
+                now_us=self._wall.earliest_us(),
+                horizons_from_us=self._wall.latest_us(),
                 pace=partial(self._threads.pace, directory),
                 layouts=partial(self._topics.layouts.stored, job.partition.topic),
             )
@@ -223,7 +228,3 @@ def _settings(topic: TopicSettings, dedupe_buffer_bytes: int, io_buffer_bytes: i
         dedupe_buffer_bytes=dedupe_buffer_bytes,
         io_buffer_bytes=io_buffer_bytes,
     )
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -45,7 +45,7 @@ class Retention:
 
     Args:
         interval_ms: time between two checks.
-        wall_ms: the wall clock, which stamps records.
+        wall_ms: the wall clock, which stamps records; its earliest time after the clock was set.
         fail: called with an unexpected error. Without retention, disks fill up.
     """
 

@@ -30,6 +30,7 @@ from tidemark.model import BrokerEpoch
 from tidemark.runtime.limits import log_files_max
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.scheduler import AsyncioScheduler
+from tidemark.runtime.wall_bounds import WallBounds
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 
 
@@ -91,13 +92,14 @@ class Storage:
             lambda partition, offset: self.repairs.suspect(partition, offset),
         )
         self._offline = OfflineDirectories(logs, self.threads, metrics.offline_log_directories.set, driver.fail)
+        wall = WallBounds(node.clock)
         self._retention = Retention(
             node.core.queries,
             self.threads,
             node.topics,
             driver.submit,
             settings.log_retention_check_interval_ms,
-            lambda: node.clock.wall_us() // 1000,
+            lambda: wall.earliest_us() // 1000,
             driver.fail,
         )
         self._checkpoints = Checkpoints(
@@ -119,6 +121,7 @@ class Storage:
             node.core.queries.last_stable_offsets,
             settings,
             METRICS,
+            wall,
             self.dir_moves.has_copied,
             self.repairs.suspect,
         )

@@ -125,6 +125,7 @@ def clean_log(
     settings: CleanerSettings,
     *,
     now_us: int,
+    horizons_from_us: int = 0,
     pace: Pace,
     truncations: int | None = None,
     layouts: Layouts = no_layouts,
@@ -133,6 +134,8 @@ def clean_log(
 
     Args:
         end_offset: the last stable offset (exclusive): every transaction with a batch below has ended.
+        now_us: wall clock, microseconds since 1970.
+        horizons_from_us: time from which `delete.retention.ms` counts, if later than `now_us`.
         truncations: `LogSegments.truncations` when `end_offset` was taken; a later truncation invalidates it.
         layouts: layouts of the schema versions of a typed topic.
 
@@ -141,12 +144,14 @@ def clean_log(
             UNKNOWN_SCHEMA_VERSION. Segments swapped in before are complete.
     """
     done = CleaningDone()
+    now_s = now_us // 1_000_000
+    horizons_from_s = max(now_s, horizons_from_us // 1_000_000)
     while (view := log.cleaning.view(end_offset, truncations=truncations)) is not None:
         dirt = dirt_of(view, settings, now_us=now_us)
         if done.passes and dirt.first_dirty_offset >= dirt.end_offset:
             break
         try:
-            reached = _Pass(log.cleaning, view, dirt, settings, now_us // 1_000_000, pace, done, layouts).run()
+            reached = _Pass(log.cleaning, view, dirt, settings, now_s, horizons_from_s, pace, done, layouts).run()
         except FileNotFoundError:
             break  # a segment was removed meanwhile: the log was truncated, trimmed or deleted
         except OSError as error:
@@ -169,6 +174,7 @@ class _Pass:
         dirt: Dirt,
         settings: CleanerSettings,
         now_s: int,
+        horizons_from_s: int,
         pace: Pace,
         done: CleaningDone,
         layouts: Layouts,
@@ -178,6 +184,7 @@ class _Pass:
         self._dirt = dirt
         self._settings = settings
         self._now_s = now_s
+        self._horizons_from_s = horizons_from_s
         self._pace = pace
         self._done = done
         self._layouts = layouts
@@ -196,7 +203,9 @@ class _Pass:
         rule = CleaningRule(
             end_offset=reached,
             now_s=self._now_s,
-            delete_horizon_s=min(self._now_s - (-self._settings.delete_retention_ms // 1000), DELETE_HORIZON_MAX_S),
+            delete_horizon_s=min(
+                self._horizons_from_s - (-self._settings.delete_retention_ms // 1000), DELETE_HORIZON_MAX_S
+            ),
             kept=self._kept(groups),
             transactions=CompactedTransactions(aborted),
         )

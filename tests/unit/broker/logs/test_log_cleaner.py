@@ -21,6 +21,7 @@ from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, Codec, p
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.runtime.configuration.settings import BrokerSettings, read_settings
 from tidemark.runtime.metrics import Metrics
+from tidemark.runtime.wall_bounds import WallBounds
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.cleaner import CleaningDone
 from tidemark.storage.log.partition_log import PartitionLog
@@ -47,6 +48,7 @@ class World:
             self.opened[topic] = self.logs.open(TopicPartition(topic, 0), identity, configs)[0]
         self.marks: dict[TopicPartition, Offset] = {}
         self.paused: set[TopicPartition] = set()
+        self.clock = SetClock()
         self.metrics = Metrics()
         settings = read_settings(
             BrokerSettings,
@@ -65,7 +67,13 @@ class World:
             {},
         )
         self.cleaner = LogCleaner(
-            self.logs, self.table, lambda: self.marks, settings, self.metrics, self.paused.__contains__
+            self.logs,
+            self.table,
+            lambda: self.marks,
+            settings,
+            self.metrics,
+            WallBounds(self.clock),
+            self.paused.__contains__,
         )
 
     def fill(self, topic: str, batches: int) -> None:
@@ -78,6 +86,29 @@ class World:
 
     def metric(self, name: str) -> float:
         return self.metrics.registry.get_sample_value(f"tidemark_broker_log_cleaner_{name}") or 0.0
+
+
+DAY_MS = 86_400_000
+
+
+class SetClock:
+    """A wall clock that is set, while time passes."""
+
+    def __init__(self) -> None:
+        self._passed_ms = 0
+        self._set_ms = time.time_ns() // 1_000_000
+
+    def now_ms(self) -> int:
+        return self._passed_ms
+
+    def wall_us(self) -> int:
+        return (self._passed_ms + self._set_ms) * 1000
+
+    def pass_ms(self, passed_ms: int) -> None:
+        self._passed_ms += passed_ms
+
+    def set_by_ms(self, by_ms: int) -> None:
+        self._set_ms += by_ms
 
 
 @pytest.fixture
@@ -161,9 +192,7 @@ async def test_the_cleaner_reports_no_dirt_once_the_last_compacted_log_is_delete
 
 
 @pytest.mark.parametrize("retention_ms", [0, 3_600_000])
-def test_the_cleaner_deletes_the_tombstones_of_an_idle_log_after_a_restart(
-    path: Path, monkeypatch: pytest.MonkeyPatch, retention_ms: int
-) -> None:
+def test_the_cleaner_deletes_the_tombstones_of_an_idle_log_after_a_restart(path: Path, retention_ms: int) -> None:
     configs = {**COMPACT, "delete.retention.ms": str(retention_ms)}
     first = World(path, {"prices": configs})
     lead(first.opened["prices"], keyed([(b"gone", None)]))
@@ -177,14 +206,34 @@ def test_the_cleaner_deletes_the_tombstones_of_an_idle_log_after_a_restart(
         second.round()
         assert b"gone" in [key for _, key, _ in rows_of(log)]
         assert second.metric("read_bytes_total") == 0, "nothing is due"
-        later_ns = time.time_ns() + 3_601_000_000_000
-        monkeypatch.setattr(time, "time_ns", lambda: later_ns)
+        second.clock.pass_ms(3_601_000)
     second.round()
     assert b"gone" not in [key for _, key, _ in rows_of(log)]
     read_bytes = second.metric("read_bytes_total")
     second.round()
     assert second.metric("read_bytes_total") == read_bytes
     second.logs.close()
+
+
+def test_a_jump_of_the_clock_deletes_no_tombstone_early(path: Path) -> None:
+    """Regression: a day in the future deleted the tombstones; a day in the past gave new ones a horizon that was over
+    when the clock was corrected.
+    """
+    world = World(path, {"prices": {**COMPACT, "delete.retention.ms": "3600000"}})
+    log = world.opened["prices"]
+    lead(log, keyed([(b"gone", None)]))
+    world.fill("prices", 80)
+    world.clock.set_by_ms(-DAY_MS)
+    world.round()
+    for later_ms in (DAY_MS, DAY_MS, -DAY_MS):
+        world.clock.set_by_ms(later_ms)
+        world.clock.pass_ms(600_000)
+        world.round()
+        assert b"gone" in [key for _, key, _ in rows_of(log)]
+    world.clock.pass_ms(2 * 3_600_000)
+    world.round()
+    assert b"gone" not in [key for _, key, _ in rows_of(log)]
+    world.logs.close()
 
 
 def test_a_horizon_waits_until_all_of_the_clean_part_is_stable(path: Path) -> None:
