@@ -27,6 +27,7 @@ from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import GroupState, TopicFacts
 from tidemark.model import BrokerId, LeaderEpoch, TidemarkError, TopicPartition, invalid_config
 from tidemark.runtime.configuration.settings import BrokerSettings
+from tidemark.runtime.wall_bounds import WallBounds
 
 _SWEEP_MS: Final = 500
 _COUNT_S: Final = 5.0
@@ -86,10 +87,11 @@ class GroupCoordinators(Coordinators[GroupShard]):
         await self._sweep_each(_SWEEP_MS)
 
     async def _expire(self) -> None:
+        wall = WallBounds(self._logs.clock)
         while True:
             await asyncio.sleep(self._expire_s)
             for shard in tuple(self._shards.values()):
-                await shard.expire()
+                await shard.expire(wall.earliest_us() // 1000)
 
     async def _follow_topics(self) -> None:
         async for _ in self.metadata.watch(()):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from tidemark.broker.coordination.shard import Shard
@@ -59,8 +60,12 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
         if self.is_changeable:
             self._swept(lambda coordinator, now: coordinator.refresh_topics(now), "topics")
 
-    async def expire(self) -> None:
-        """Delete expired offsets and groups, some groups at a time, since there may be very many."""
+    async def expire(self, wall_ms: int) -> None:
+        """Delete expired offsets and groups, some groups at a time, since there may be very many.
+
+        Args:
+            wall_ms: milliseconds since 1970 that have passed even if the wall clock has jumped ahead.
+        """
         coordinator = self._state
         group_ids = [] if coordinator is None else [group.group_id for group in coordinator.groups]
         for first in range(0, len(group_ids), _SLICE):
@@ -68,7 +73,7 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
             if coordinator is not self._state or not self.is_changeable:
                 return
             some = group_ids[first : first + _SLICE]
-            self._swept(lambda coordinator, now, some=some: coordinator.expire(now, some), "expired")  # type: ignore[misc]
+            self._swept(partial(_expire, group_ids=some, wall_ms=wall_ms), "expired")
 
     async def commit_in_transaction(self, asked: Commit, transaction: InTransaction) -> Refusals:
         """Commit offsets that take effect after the transaction's commit marker; returns the refused offsets."""
@@ -121,3 +126,7 @@ def _offset_of(change: Change) -> tuple[OffsetKey, Committed]:
     assert isinstance(change.key, OffsetKey), "transactions write offsets only"
     assert isinstance(change.value, Committed), "transactions delete no offsets"
     return change.key, change.value
+
+
+def _expire(coordinator: GroupCoordinator, now: Situation, *, group_ids: Sequence[str], wall_ms: int) -> Outcome[Swept]:
+    return coordinator.expire(now._replace(wall_ms=wall_ms), group_ids)

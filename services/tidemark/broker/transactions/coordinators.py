@@ -20,6 +20,7 @@ from tidemark.core.transactions.requests import Situation, TransactionSettings
 from tidemark.model import BrokerId, LeaderEpoch, TopicPartition
 from tidemark.runtime.configuration.settings import BrokerSettings
 from tidemark.runtime.slices import Pace
+from tidemark.runtime.wall_bounds import WallBounds
 
 _WRITE_TIMEOUT_S: Final = 5.0
 _COUNT_S: Final = 5.0
@@ -73,11 +74,12 @@ class TransactionCoordinators(Coordinators[TransactionShard]):
         await self._sweep_each(self._sweep_ms)
 
     async def _expire(self) -> None:
+        wall = WallBounds(self._logs.clock)
         while True:
             await asyncio.sleep(self._expire_s)
             pace = Pace()
             for shard in tuple(self._shards.values()):
-                while shard.expire():
+                while shard.expire(wall.earliest_us() // 1000):
                     await pace.give_way()
 
     async def _count(self) -> None:

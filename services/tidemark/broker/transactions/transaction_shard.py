@@ -90,11 +90,15 @@ class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
                 extra={"transactional_id": transactional_id},
             )
 
-    def expire(self) -> bool:
-        """Delete ids that were not used for long, a bounded number (rule X13); returns whether some were deleted."""
+    def expire(self, wall_ms: int) -> bool:
+        """Delete ids that were not used for long, a bounded number (rule X13); returns whether some were deleted.
+
+        Args:
+            wall_ms: milliseconds since 1970 that have passed even if the wall clock has jumped ahead.
+        """
         if self._state is None or not len(self._state) or not self.is_changeable:
             return False
-        expired = self.change_unasked(lambda coordinator, now: coordinator.expire(now))
+        expired = self.change_unasked(lambda coordinator, now: coordinator.expire(now._replace(wall_ms=wall_ms)))
         if expired:
             _log.info("transactional ids have expired", extra={"count": len(expired), "first": expired[0]})
         return bool(expired)

@@ -134,7 +134,7 @@ async def test_a_change_that_could_not_be_written_is_refused(log: Log, shard: Gr
     with raises_code(ErrorCode.NOT_ENOUGH_REPLICAS):
         await commit(shard, 1)
     shard.sweep()
-    await shard.expire()
+    await shard.expire(1_000)
     assert shard.coordinator.find("g") is None
     assert log.writes.empty()
 
@@ -143,7 +143,7 @@ async def test_an_expired_offset_is_deleted_by_a_record(log: Log, shard: GroupSh
     committing = commit(shard, 1)
     await log.finish_write()
     await committing
-    await shard.expire()
+    await shard.expire(1_000)
     assert log.writes.empty()
     log.records.clear()
     log.refusal = None
@@ -153,7 +153,9 @@ async def test_an_expired_offset_is_deleted_by_a_record(log: Log, shard: GroupSh
     committing = commit(made, 1)
     await log.finish_write()
     await committing
-    await made.expire()
+    await made.expire(1_000)
+    assert log.writes.empty(), "the clock may have jumped ahead"
+    await made.expire(2 * long_after.wall_ms)
     (change,) = await log.finish_write()
     assert change.value is None
     assert made.coordinator.find("g") is None
