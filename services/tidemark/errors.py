@@ -389,7 +389,7 @@ class CoordinatorNotAvailableError(
 class BrokerNotAvailableError(
     TidemarkError, codes=(ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN, ErrorCode.AUTHORIZER_NOT_READY)
 ):
-    """No broker that could answer was reached; `metadata` has the cause for each endpoint."""
+    """No broker that could answer was reached; `metadata` has the cause for each address."""
 
 
 class AuthenticationError(TidemarkError, codes=(ErrorCode.AUTHENTICATION_FAILED,)):

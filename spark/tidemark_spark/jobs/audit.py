@@ -93,7 +93,7 @@ def audit(spark: SparkSession, bootstrap: str, topic: str, archive: str | None =
     """Findings, at most 1,000 ranges of offsets.
 
     Raises:
-        TidemarkError: UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE.
+        TidemarkError: UNKNOWN_TOPIC, REQUEST_TIMED_OUT.
         ValueError: the archive does not exist.
     """
     has_columns = archive is not None and is_typed_archive(archive)

@@ -65,7 +65,7 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
 
     Raises:
         ValueError: a required column is missing, or the partitions or the schema do not fit.
-        TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, BROKER_NOT_AVAILABLE.
+        TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, REQUEST_TIMED_OUT.
     """
     with RangeReader(arguments.bootstrap, deadline_s=_DEADLINE_S) as reader:
         target = reader.topics([arguments.to_topic])[arguments.to_topic]

@@ -81,7 +81,8 @@ def open_writer(options: Any, schema: StructType, *, overwrite: bool) -> DataSou
 
     Raises:
         ValueError: for wrong options or columns.
-        TidemarkError: UNKNOWN_TOPIC; BROKER_NOT_AVAILABLE with the cause of each endpoint.
+        TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT or, without the option `topic`, BROKER_NOT_AVAILABLE, with
+            the cause for each address.
     """
     if overwrite:
         raise ValueError('a log is only appended to: mode("overwrite") is not supported, take mode("append")')
@@ -120,7 +121,7 @@ def _target(schema: StructType, options: WriteOptions) -> tuple[TypedTopic | Non
 
     Raises:
         ValueError: for columns that do not fit.
-        TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT with the cause of each endpoint.
+        TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT with the cause for each address.
     """
     if options.topic is None:
         check_columns(schema, options)

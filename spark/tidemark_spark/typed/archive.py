@@ -31,7 +31,7 @@ _DEADLINE_S = 30.0
 
 
 def is_typed_topic(bootstrap: str, topic: str) -> bool:
-    """Whether the topic has a schema; raises UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE."""
+    """Whether the topic has a schema; raises UNKNOWN_TOPIC, REQUEST_TIMED_OUT."""
     with RangeReader(bootstrap, deadline_s=_DEADLINE_S) as reader:
         return reader.topics([topic])[topic].schema_version > 0
 

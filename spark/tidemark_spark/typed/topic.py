@@ -66,7 +66,7 @@ def typed_topic(given: Mapping[str, str], topic: str) -> TypedTopic | None:
 
     Raises:
         ValueError: for a wrong option.
-        TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT with the cause of each address.
+        TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT with the cause for each address.
     """
     from tidemark.client.metadata.blocking_cluster import BlockingCluster
     from tidemark.client.metadata.tls import Credentials

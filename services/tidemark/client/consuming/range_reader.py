@@ -147,7 +147,8 @@ class RangeReader:
         """Return topics with all their partitions (None: all topics, some possibly in part).
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME; BROKER_NOT_AVAILABLE after `connect_timeout_s`.
+            TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME; BROKER_NOT_AVAILABLE after `connect_timeout_s`;
+                REQUEST_TIMED_OUT at the deadline, with the last refusal.
         """
         return self._cluster.topics(names)
 

@@ -116,7 +116,7 @@ def archive_topic(
         The number of rows that were archived.
 
     Raises:
-        TidemarkError: UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE. INVALID_REQUEST: no schema, the archive is of another topic,
+        TidemarkError: UNKNOWN_TOPIC, REQUEST_TIMED_OUT. INVALID_REQUEST: no schema, the archive is of another topic,
             another run writes it, the Iceberg table has no namespace, or Iceberg does not read the path of the archive.
             OFFSET_OUT_OF_RANGE: retention deleted rows before they were archived. LOG_TRUNCATED: an unclean election
             removed archived rows; archive the topic to another directory.

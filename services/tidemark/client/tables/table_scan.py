@@ -257,9 +257,9 @@ def read_table(
             "read_committed" (up to the last stable offset, without rows of aborted transactions) or "read_uncommitted".
 
     Raises:
-        TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, BROKER_NOT_AVAILABLE; INVALID_REQUEST: no schema, no such
-            column; UNKNOWN_SCHEMA_VERSION. From the reader also OFFSET_OUT_OF_RANGE, CORRUPT_BATCH,
-            INCOMPATIBLE_SCHEMA, REQUEST_TIMED_OUT.
+        TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION; INVALID_REQUEST: no schema, no such column;
+            UNKNOWN_SCHEMA_VERSION; REQUEST_TIMED_OUT with the last refusal, also if no broker answers. From the reader
+            also OFFSET_OUT_OF_RANGE, CORRUPT_BATCH, INCOMPATIBLE_SCHEMA.
         TypeError: an argument has a wrong type.
 
     Example: `delays = read_table("127.0.0.1:9192", "flights", columns=["carrier", "delay"]).read_all()`

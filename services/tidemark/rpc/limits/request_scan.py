@@ -158,7 +158,7 @@ async def check_items(data: bytes, descriptor: Any) -> None:
 
 
 def check_size(data: bytes) -> None:
-    """Raises INVALID_REQUEST for a unary request that is too long to be repeated by its answer."""
+    """Raises INVALID_REQUEST for a unary request whose answer, which may repeat it, would be too long."""
     if len(data) > request_limits.REQUEST_BYTES_MAX:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
