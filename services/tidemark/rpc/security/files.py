@@ -50,7 +50,7 @@ class Material(NamedTuple):
     """The contents of a set of files that fit together.
 
     Attributes:
-        ca, certificate, key: PEM texts; empty without a certificate.
+        ca, certificate, key: PEM texts; empty without a certificate. `ca` lacks authorities that have expired.
         fingerprint: differs for other contents.
         uris: URI names (SAN) of the certificate.
         not_after_s: end of the validity of the certificate or its authority, the earlier one, in seconds since 1970; of
@@ -198,7 +198,20 @@ def _material(files: TlsFiles, names: Names, ca: bytes, certificate: bytes, key:
         _check_validity(files, names, chain[0], clocks_s)
     fingerprint = hashlib.sha256(b"\0".join((ca, certificate, key))).hexdigest()
     uris = _uris(chain[0]) if chain else ()
-    return Material(ca, certificate, key, fingerprint, uris, _not_after_s(chain, authorities))
+    return Material(_usable(ca, authorities), certificate, key, fingerprint, uris, _not_after_s(chain, authorities))
+
+
+def _usable(ca: bytes, authorities: Sequence[x509.Certificate]) -> bytes:
+    """The authorities that have not expired, the one with the latest end first.
+
+    gRPC takes the first authority of a name, also if it has expired and is there again, renewed with the same name.
+    """
+    now = datetime.now(UTC)
+    live = [one for one in authorities if one.not_valid_after_utc >= now]
+    if len(authorities) < 2 or not live:
+        return ca
+    live.sort(key=lambda one: (one.not_valid_before_utc <= now, one.not_valid_after_utc), reverse=True)
+    return b"".join(one.public_bytes(Encoding.PEM) for one in live)
 
 
 def _not_after_s(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> float:

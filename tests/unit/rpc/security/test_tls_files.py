@@ -7,11 +7,16 @@ import os
 import ssl
 import threading
 import time
-from datetime import datetime, timedelta, tzinfo
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Self
 
+import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidemark.core.security.principals import Role
@@ -229,3 +234,42 @@ def test_a_changed_certificate_is_used_when_it_becomes_valid(
     assert identity.failures == 1, "each state of the files is logged once"
     monkeypatch.setattr(tls, "datetime", Later)
     assert identity.current().fingerprint != before.fingerprint
+
+
+def renewed(authority: Path, *, first_days: float, last_days: float) -> bytes:
+    """The certificate of an authority for other times, with the same name and key."""
+    now = datetime.now(UTC)
+    before = x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes())
+    key = load_pem_private_key((authority / "ca.key").read_bytes(), None)
+    builder = x509.CertificateBuilder(before.issuer, before.subject, before.public_key(), x509.random_serial_number())
+    for extension in before.extensions:
+        builder = builder.add_extension(extension.value, critical=extension.critical)
+    valid = builder.not_valid_before(now + timedelta(first_days)).not_valid_after(now + timedelta(last_days))
+    return valid.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("first_days", "last_days"), [(-3, -1), (1, 900)])
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_authority_that_is_not_valid_now_hides_no_valid_one_of_the_same_name(
+    broker: TlsFiles, first_days: float, last_days: float, order: int
+) -> None:
+    """Regression: gRPC refused every certificate if the expired authority came first in the file."""
+    ca = Path(broker.ca)
+    bundle = [renewed(ca.parent, first_days=first_days, last_days=last_days), ca.read_bytes()]
+    ca.write_bytes(b"".join(bundle[::order]))
+    identity = TlsIdentity(broker)
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[])
+    port = server.add_secure_port("127.0.0.1:0", identity.server_credentials())
+    server.start()
+    material = identity.current()
+    credentials = grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)
+    with grpc.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+        grpc.channel_ready_future(channel).result(timeout=20)
+    server.stop(0).wait()
+
+
+def test_a_file_of_expired_authorities_only_is_used_as_it_is(authority: Authority, tmp_path: Path) -> None:
+    """The handshakes then fail with the reason."""
+    ca = tmp_path / "old.crt"
+    ca.write_bytes(b"".join(renewed(tmp_path / "certs", first_days=-9, last_days=-last) for last in (1, 2)))
+    assert TlsIdentity(TlsFiles(str(ca))).current().ca == ca.read_bytes()
