@@ -6,8 +6,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
+import pytest
 from tidemark import client
 from tidemark.client import aio
 
@@ -59,3 +61,11 @@ def test_the_example_of_a_sync_method_calls_the_async_example() -> None:
     assert "Example: `for update in admin.remove_brokers([2]): ...`" in (
         client.AdminClient.remove_brokers.__doc__ or ""
     )
+
+
+@pytest.mark.parametrize("package", [client, aio])
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_docstring_of_a_class_explains_every_argument(package: ModuleType, name: str) -> None:
+    kind = getattr(package, name)
+    explained = (inspect.getdoc(kind) or "").partition("Args:")[2]
+    assert [one for one in inspect.signature(kind).parameters if f"{one}:" not in explained] == []

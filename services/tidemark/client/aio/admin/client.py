@@ -113,6 +113,9 @@ class AdminClient(Lifecycle):
             address of the admin service is accepted too. None: TIDEMARK_BOOTSTRAP.
         admin: host:port of the admin service; None: found with `bootstrap`.
         timeout_s: timeout of each call, and of the wait for each update of a stream.
+        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
+        client_id: a name of this client, for quotas.
     """
 
     def __init__(
