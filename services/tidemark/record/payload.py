@@ -181,11 +181,19 @@ def read_batch(batch: Batch) -> pa.RecordBatch:
     return read_validated(checked) if rows is None else rows
 
 
-def with_offsets(batch: Batch) -> pa.RecordBatch:
-    """The rows of a batch in OFFSET_SCHEMA: key, value, timestamp, headers and each row's offset in the partition."""
+def with_offsets(batch: Batch, counted: CountedOffsets | None = None) -> pa.RecordBatch:
+    """The rows of a batch in OFFSET_SCHEMA: key, value, timestamp, headers and each row's offset in the partition.
+
+    Args:
+        batch: the batch.
+        counted: gives the offsets of consecutive batches in less time.
+    """
     rows = read_batch(batch)
     envelope = parse_envelope(batch.data)
-    offsets = row_offsets(envelope, rows)
+    if counted is None or envelope.is_compacted:
+        offsets = row_offsets(envelope, rows)
+    else:
+        offsets = counted.of(envelope.base_offset, rows.num_rows)
     timestamps = rows.column(2)
     if envelope.has_append_time:
         timestamps = pa.repeat(scalar_of(envelope.max_timestamp_us, TIMESTAMP_TYPE), rows.num_rows)
@@ -214,11 +222,31 @@ def counted_offsets(base_offset: int, count: int) -> pa.Array[Any]:
     return offsets
 
 
+class CountedOffsets:
+    """Offsets of consecutive batches, counted for several batches at a time: the offsets of a batch are then a slice.
+
+    A slice keeps the offsets of the other batches in memory, so this is for rows that are copied or sent soon.
+    """
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._offsets: pa.Array[Any] | None = None
+
+    def of(self, base_offset: int, count: int) -> pa.Array[Any]:
+        """`count` offsets (int64) from the base offset on."""
+        at = base_offset - self._first
+        if self._offsets is None or at < 0 or at + count > len(self._offsets):
+            ahead = max(count, min(count * _COUNTED_BATCHES, len(_COUNTS)))
+            self._first, self._offsets, at = base_offset, counted_offsets(base_offset, ahead), 0
+        return self._offsets.slice(at, count)
+
+
 def scalar_of(value: int, data_type: pa.DataType) -> Any:
     """A scalar of 64 bits. Not by pa.scalar or pa.array: those import pandas where installed: half a second, 37 MB."""
     return pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(value.to_bytes(8, "little", signed=True))])[0]
 
 
+_COUNTED_BATCHES: Final = 8
 _ONE: Final = scalar_of(1, pa.int64())
 _COUNTS: Final[pa.Array[Any]] = pc.cumulative_sum(pa.repeat(_ONE, 1 << 14), start=scalar_of(-1, pa.int64()))
 """0, 1, 2 and so on, for batches of up to 16,384 records: 128 KiB."""

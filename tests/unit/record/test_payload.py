@@ -16,6 +16,7 @@ from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, Codec, p
 from tidemark.record.payload import (
     OFFSET_SCHEMA,
     SCHEMA,
+    CountedOffsets,
     build_batch,
     build_own_batch,
     from_columns,
@@ -88,6 +89,17 @@ def test_compacted_rows_keep_their_offsets(codec: Codec) -> None:
     batch = check_batch(compacted_sample(codec))
     assert batch.envelope.next_offset == 110
     assert with_offsets(batch).column("offset").to_pylist() == [101, 104, 107]
+
+
+@settings(deadline=None)
+@given(batches=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3_000)), min_size=1, max_size=9))
+def test_offsets_that_are_counted_for_several_batches_are_those_of_each_batch(batches: list[tuple[int, int]]) -> None:
+    counted, base_offset = CountedOffsets(), 5
+    for hole, count in batches:
+        base_offset += hole
+        assert counted.of(base_offset, count).to_pylist() == list(range(base_offset, base_offset + count))
+        base_offset += count
+    assert counted.of(2, 3).to_pylist() == [2, 3, 4], "a read that goes back"
 
 
 def test_append_time_is_every_records_timestamp() -> None:

@@ -225,11 +225,11 @@ class RangeReader:
             return self._fetch(begin, fetch_bytes, typed, check=check)
 
         # A late import: Spark's driver only plans reads, and does not need the modules that compute on columns.
-        from tidemark.client.consuming.rows_between import bytes_between
+        from tidemark.client.consuming.rows_between import reading_bytes
         from tidemark.client.consuming.unreadable import placed
         from tidemark.record.checks import split_until_damage
 
-        rows_of = bytes_between if typed is None else partial(self._typed_between, typed, topic, partition)
+        rows_of = reading_bytes() if typed is None else partial(self._typed_between, typed, topic, partition)
         position, checked_from = start, -1
         with FetchAhead() as ahead:
             while position < end:

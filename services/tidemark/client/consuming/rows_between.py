@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 from tidemark.record.envelope import Batch
-from tidemark.record.payload import with_offsets
+from tidemark.record.payload import CountedOffsets, with_offsets
 
 
-def bytes_between(batch: Batch, start: int, end: int) -> pa.RecordBatch:
-    """The rows of [start, end) of a batch of bytes, in record.schema.OFFSET_SCHEMA."""
-    return _between(with_offsets(batch), start, end)
+def reading_bytes() -> Callable[[Batch, int, int], pa.RecordBatch]:
+    """A function that returns the rows of [start, end) of a batch of bytes, in record.schema.OFFSET_SCHEMA.
+
+    The function is for one read, whose batches are consecutive, and takes a batch, a start and an end.
+    """
+    counted = CountedOffsets()
+    return lambda batch, start, end: _between(with_offsets(batch, counted), start, end)
 
 
 def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
