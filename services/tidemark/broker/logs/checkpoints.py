@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Logs
 from tidemark.runtime.scheduler import BackgroundTask
+from tidemark.runtime.started_pool import started_pool
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Checkpoints:
         self._logs = logs
         self._high_watermarks = high_watermarks
         self._interval_s = interval_ms / 1000
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._thread = started_pool(1, "checkpoint")
         self._task = BackgroundTask(on_failure)
 
     def start(self) -> None:

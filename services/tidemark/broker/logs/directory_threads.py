@@ -7,10 +7,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from tidemark.broker.logs.disk_throttle import DiskThrottle
+from tidemark.runtime.started_pool import started_pool
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class DirectoryThreads:
         self, name: str, directories: int, max_bytes_per_second: int, *, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._name = name
-        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"{name}-{one}") for one in range(directories)]
+        self._threads = [started_pool(1, f"{name}-{one}") for one in range(directories)]
         self._throttles = [DiskThrottle(max_bytes_per_second, burst_s=_BURST_S, now_s=now_s) for _ in self._threads]
         self._tasks: list[asyncio.Task[None]] = []
         self.stopping = threading.Event()

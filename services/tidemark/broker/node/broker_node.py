@@ -24,6 +24,7 @@ from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration.settings import BrokerSettings
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.scheduler import AsyncioScheduler
+from tidemark.runtime.started_pool import started_pool
 from tidemark.zookeeper.store import ZooKeeperMetadataStore, store_of
 
 
@@ -79,7 +80,7 @@ def make_node(settings: BrokerSettings) -> BrokerNode:
         metrics=metrics,
         isr_history=IsrHistory(clock.wall_us),
         state=state,
-        readers=ThreadPoolExecutor(settings.num_read_threads, thread_name_prefix="read"),
+        readers=started_pool(settings.num_read_threads, "read"),
     )
 
 

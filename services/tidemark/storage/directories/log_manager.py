@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
@@ -448,7 +448,7 @@ class LogManager:
         for directory in self._directories:
             paths = directory.due_files()
             if paths:
-                self._deleter.submit(_delete_files, paths)
+                _delete_later(self._deleter, _delete_files, paths)
 
     def _sweep_strays(self) -> None:
         now_s = time.monotonic()
@@ -457,16 +457,24 @@ class LogManager:
             for path in due:
                 del self._strays[path]
         for path in due:
-            self._deleter.submit(_delete, path)
+            _delete_later(self._deleter, _delete, path)
 
 
 def _take_aside(
     deleter: ThreadPoolExecutor, strays: dict[Path, float], grace_s: float, path: Path, suffix: str
 ) -> None:
     if suffix == "delete":
-        deleter.submit(_delete, path)
+        _delete_later(deleter, _delete, path)
     else:
         strays[path] = time.monotonic() + max(0.0, grace_s - _age_s(path))
+
+
+def _delete_later(deleter: ThreadPoolExecutor, delete: Callable[[Any], None], deleted: Path | list[Path]) -> None:
+    """Delete on the thread of the deleter. If the machine refuses that thread, the next deletion or start deletes."""
+    try:
+        deleter.submit(delete, deleted)
+    except RuntimeError as error:
+        _LOGGER.warning("could not delete yet", extra={"path": str(deleted), "error": str(error)})
 
 
 def _age_s(path: Path) -> float:

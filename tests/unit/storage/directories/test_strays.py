@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,27 @@ def test_a_stray_is_deleted_after_its_grace_without_a_restart(directory: Path, m
     logs.checkpoint({})
     logs.close()  # waits for the deleter
     assert strays(directory) == []
+
+
+def test_a_machine_without_threads_delays_a_deletion_and_fails_no_log(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the broker ended."""
+    logs = open_one(directory)
+    first, second = PARTITION, TopicPartition("second", 0)
+    for one in (first, second):
+        lead(logs.open(one, IDENTITY, {})[0], make_batch(["deleted"]))
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refused)
+        logs.set_aside(first, "delete")
+    assert [one.name for one in directory.iterdir() if one.name.endswith("-delete")]
+    logs.set_aside(second, "delete")
+    logs.close()  # waits for the deleter
+    assert not [one.name for one in directory.iterdir() if one.name.endswith("-delete")]
 
 
 def full(number: int) -> Callable[..., int]:
