@@ -102,8 +102,9 @@ def parsed(text: str) -> IsrReasons:
     return tuple((BrokerId(int(broker_id)), reason) for broker_id, _, reason in pairs)
 
 
-def of_change(before: Collection[BrokerId], after: Collection[BrokerId], *stated: IsrReasons) -> IsrReasons:
-    """The replicas by which two ISRs differ, each with its reason in `stated`."""
+@lru_cache(1_024)
+def of_change(before: tuple[BrokerId, ...], after: tuple[BrokerId, ...], *stated: IsrReasons) -> IsrReasons:
+    """The replicas by which two ISRs differ, each with its reason in `stated`; partitions share equal results."""
     known = {broker_id: reason for reasons in stated for broker_id, reason in reasons}
     return tuple((broker_id, known.get(broker_id, "")) for broker_id in sorted({*before} ^ {*after}))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, VersionedState
@@ -47,8 +48,13 @@ IsrState = Committed | PendingExpand | PendingShrink
 
 def maximal_isr(isr: IsrState) -> frozenset[BrokerId]:
     """The union of both ISRs: the log ends of these members bound the high watermark (rule R3)."""
-    members = frozenset(isr.confirmed.state.isr_ids)
-    return members if isinstance(isr, Committed) else members.union(isr.proposed.isr_ids)
+    ids = isr.confirmed.state.isr_ids
+    return _union(ids, ids if isinstance(isr, Committed) else isr.proposed.isr_ids)
+
+
+@lru_cache(1_024)
+def _union(one: tuple[BrokerId, ...], another: tuple[BrokerId, ...]) -> frozenset[BrokerId]:
+    return frozenset(one).union(another)
 
 
 def minimal_isr(isr: IsrState) -> frozenset[BrokerId]:
@@ -118,7 +124,13 @@ def shrink(
 
 def expand(confirmed: VersionedState, joining: Sequence[IsrEntry]) -> PendingExpand:
     """Add caught-up replicas to the ISR; from `min_isr` members on the ELR is empty (rule T3)."""
-    state = confirmed.state
+    entries = tuple(joining)
+    return PendingExpand(confirmed, _expanded(confirmed.state, entries), entries)
+
+
+@lru_cache(1_024)
+def _expanded(state: LeaderAndIsr, joining: tuple[IsrEntry, ...]) -> LeaderAndIsr:
+    """Thousands of partitions have the same state when a broker returns."""
     ids = {entry.broker_id for entry in joining}
     assert ids, "an expansion adds a member"
     assert ids.isdisjoint(state.isr_ids), "a joining broker is not a member yet"
@@ -126,4 +138,16 @@ def expand(confirmed: VersionedState, joining: Sequence[IsrEntry]) -> PendingExp
     elr: tuple[IsrEntry, ...] = ()
     if len(isr) < state.min_isr:
         elr = tuple(entry for entry in state.elr if entry.broker_id not in ids)
-    return PendingExpand(confirmed, replace(state, isr=isr, elr=elr), tuple(joining))
+    return replace(state, isr=isr, elr=elr)
+
+
+@lru_cache(1_024)
+def others_and_outside(
+    me: BrokerId, members: frozenset[BrokerId], confirmed: tuple[BrokerId, ...], assigned: tuple[BrokerId, ...]
+) -> tuple[tuple[BrokerId, ...], frozenset[BrokerId]]:
+    """The members without the leader `me`, sorted, and the assigned brokers outside the confirmed ISR.
+
+    Thousands of partitions have the same brokers.
+    """
+    assert me in members, "a leader is in its ISR"
+    return tuple(sorted(members - {me})), frozenset(assigned).difference(confirmed, (me,))

@@ -500,7 +500,7 @@ class PartitionLeader:
 
     def maybe_expand(self) -> None:
         """Expand the ISR by every follower that may join now (rule R8)."""
-        if not self._may_propose() or self._ctx.now_ms < self._expand_at_ms:
+        if not self._outside or not self._may_propose() or self._ctx.now_ms < self._expand_at_ms:
             return
         joining = [
             IsrEntry(progress.broker_id, progress.sender.session.broker_epoch)
@@ -613,12 +613,14 @@ class PartitionLeader:
         for candidate in (self._isr.confirmed, newer):
             if candidate is not None and candidate.version > confirmed.version:
                 confirmed = candidate
-        before, own, self._reasons = self.state.isr_ids, self._reasons, ""
+        before, after = self._isr.confirmed.state.isr_ids, confirmed.state.isr_ids
+        own, self._reasons = self._reasons, ""
         self._isr = Committed(confirmed)
-        if before != self.state.isr_ids:
+        if before != after:
             stated = self._stated[1] if self._stated[0] == confirmed.version else ()
-            reasons = isr_change_reasons.parsed(own)
-            self._observe_isr_change(isr_change_reasons.of_change(before, self.state.isr_ids, reasons, stated))
+            self._observe_isr_change(
+                isr_change_reasons.of_change(before, after, isr_change_reasons.parsed(own), stated)
+            )
         self._isr_moved()
         self.maybe_advance_high_watermark()
         moved_away = self._moved_away()
@@ -645,21 +647,18 @@ class PartitionLeader:
     def _moved_away(self) -> list[BrokerId]:
         """Unassigned members that can leave without dropping below `min_isr`; the controller removes others (R4)."""
         gone = self._unassigned()
-        return gone if len(self.state.isr) - len(gone) >= self.state.min_isr else []
+        return gone if not gone or len(self.state.isr) - len(gone) >= self.state.min_isr else []
 
     def _isr_moved(self) -> None:
         """Recompute `_holding` and `_outside`, and drop followers that are in neither the ISR nor the assignment."""
-        me = self._ctx.broker_id
-        members = set(isr_rules.maximal_isr(self._isr))
+        members, confirmed = isr_rules.maximal_isr(self._isr), self._isr.confirmed.state.isr_ids
         if self._newer is not None:
-            members.update(self._newer.state.isr_ids)
-        assert me in members, "a leader is in its ISR"
-        members.discard(me)
-        self._holding = tuple(self._progress_of(broker_id, LONG_AGO_MS) for broker_id in sorted(members))
-        self._outside = frozenset(self.assigned).difference(self._isr.confirmed.state.isr_ids, (me,))
+            members = members.union(self._newer.state.isr_ids)
+        others, self._outside = isr_rules.others_and_outside(self._ctx.broker_id, members, confirmed, self.assigned)
+        self._holding = tuple([self.followers.get(one) or self._progress_of(one, LONG_AGO_MS) for one in others])
         if self._holding or self._attached:
             self._ctx.watch(self.log.partition, self)
-        for broker_id in [one for one in self.followers if one not in members and one not in self.assigned]:
+        for broker_id in [one for one in self.followers if one not in others and one not in self.assigned]:
             self._drop(broker_id)
         for progress in self._attached:
             assert progress.sender is not None
