@@ -8,6 +8,7 @@ writes the text, tens of thousands of lines.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Final, NamedTuple
@@ -29,7 +30,7 @@ Led = list[tuple[ReplicaFigures, LeaderFigures]]
 
 
 class _Lag:
-    """Lag of one follower, or of all: sums and maxima."""
+    """Lag of one follower: sums and maxima."""
 
     __slots__ = ("records", "records_max", "size_bytes", "size_bytes_max", "time_max_ms")
 
@@ -37,11 +38,13 @@ class _Lag:
         self.records = self.records_max = self.size_bytes = self.size_bytes_max = self.time_max_ms = 0
 
     def add(self, records: int, size_bytes: int, time_ms: int) -> None:
-        self.records += records
-        self.records_max = max(self.records_max, records)
-        self.size_bytes += size_bytes
-        self.size_bytes_max = max(self.size_bytes_max, size_bytes)
-        self.time_max_ms = max(self.time_max_ms, time_ms)
+        if records:
+            self.records += records
+            self.records_max = max(self.records_max, records)
+            self.size_bytes += size_bytes
+            self.size_bytes_max = max(self.size_bytes_max, size_bytes)
+        if time_ms > self.time_max_ms:
+            self.time_max_ms = time_ms
 
 
 class _Behind(NamedTuple):
@@ -193,17 +196,19 @@ def _at_min_isr(led: LeaderFigures) -> bool:
 
 def _lags(rows: Sequence[ReplicaFigures], led: Led, behind: Sequence[_Behind]) -> Iterable[str]:
     """Followers that a reassignment adds are not counted as lagging; `_moves` has their figures."""
-    all_of_them, each = _Lag(), dict[BrokerId, _Lag]()
+    each: defaultdict[BrokerId, _Lag] = defaultdict(_Lag)
     for _, one, lag_bytes in behind:
         if not one.adding:
-            all_of_them.add(one.lag_records, lag_bytes, one.lag_ms)
-            each.setdefault(one.broker_id, _Lag()).add(one.lag_records, lag_bytes, one.lag_ms)
+            each[one.broker_id].add(one.lag_records, lag_bytes, one.lag_ms)
+    records_max = max([lag.records_max for lag in each.values()], default=0)
+    size_bytes_max = max([lag.size_bytes_max for lag in each.values()], default=0)
+    time_max_ms = max([lag.time_max_ms for lag in each.values()], default=0)
     fetch_lag = max([row.fetch_lag_records for row in rows], default=0)
     led_here = "follower of a led partition"
-    yield gauge("tidemark_replica_lag_records_max", f"Most records that a {led_here} lacks", all_of_them.records_max)
-    yield gauge("tidemark_replica_lag_bytes_max", f"Most bytes that a {led_here} lacks", all_of_them.size_bytes_max)
+    yield gauge("tidemark_replica_lag_records_max", f"Most records that a {led_here} lacks", records_max)
+    yield gauge("tidemark_replica_lag_bytes_max", f"Most bytes that a {led_here} lacks", size_bytes_max)
     doc = f"Longest time since a {led_here} was caught up"
-    yield gauge("tidemark_replica_lag_seconds_max", doc, all_of_them.time_max_ms / 1000)
+    yield gauge("tidemark_replica_lag_seconds_max", doc, time_max_ms / 1000)
     of = {labels(follower=str(broker_id)): lag for broker_id, lag in sorted(each.items())}
     records = {label: lag.records for label, lag in of.items()}
     yield family(
