@@ -293,7 +293,7 @@ def _before(partition: TopicPartition, snapshot: _Snapshot) -> ElectionOutcome:
 def _with_state(facts: PartitionFacts) -> PartitionFacts:
     """The request for a partition with an unreadable node names no leader epoch."""
     unknown = LeaderAndIsr(leader=NO_LEADER, leader_epoch=NO_EPOCH, isr=())
-    return facts if facts.state is not None else replace(facts, state=unknown)
+    return facts if facts.state is not None else facts._replace(state=unknown)
 
 
 def _judge(kind: ElectionKind, partition: TopicPartition, snapshot: _Snapshot) -> ElectionOutcome | None:

@@ -162,8 +162,9 @@ class ControllerContext:
         Asked only where the leader has refused its leader epoch: the next one may have had another leader. The
         controller does not wait for a broker that is suspected or whose call has failed.
         """
-        silent = self.unconfirmed - self.avoided
-        return self.is_refused(partition_state.partition) and not silent.isdisjoint(partition_state.assigned)
+        if not self.unconfirmed or not self.is_refused(partition_state.partition):
+            return False
+        return not (self.unconfirmed - self.avoided).isdisjoint(partition_state.assigned)
 
     def live_epochs(self) -> dict[BrokerId, BrokerEpoch]:
         """Broker epoch of every registered broker, suspected ones included."""
@@ -191,6 +192,8 @@ class ControllerContext:
 
     def facts_for(self, partition_state: PartitionState, brokers: BrokerFacts) -> BrokerFacts:
         """The brokers in elections of this partition: a broker that may not hold the replica is not live."""
+        if not self.older:
+            return brokers
         older = self.older.intersection(partition_state.assigned)
         topic = partition_state.partition.topic
         if not older or not self._is_typed(topic):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch
 
@@ -55,9 +56,8 @@ class BrokerFacts:
         return self.live.get(entry.broker_id) == entry.broker_epoch
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionFacts:
-    """The facts of a partition that elections use.
+class PartitionFacts(NamedTuple):
+    """The facts of a partition that elections use. Each decision makes and compares them, so they are a tuple.
 
     Attributes:
         min_isr: m of rule R4, from the topic's settings and the replication factor.
@@ -186,7 +186,7 @@ def settle(
         return None
     elr = tuple(entry for entry in old.elr if entry.broker_id in target)
     ended = old.leader_epoch if fences else partition.refused_epoch
-    aimed = replace(partition, min_isr=min_isr, refused_epoch=ended)
+    aimed = partition._replace(min_isr=min_isr, refused_epoch=ended)
     return _changed(aimed, brokers, leader, isr, _elr_beside(elr, isr, min_isr))
 
 

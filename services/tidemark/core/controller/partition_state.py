@@ -269,9 +269,11 @@ class PartitionState:
         self.isr_reasons = ()
         if self.writing is None and epoch < self.decided_epoch <= self.state.leader_epoch:
             self._damage_is_over()  # the write succeeded, and its answer was lost
-        self.offline = frozenset(
-            entry for entry in self.offline if entry.broker_id in before or entry.broker_id not in self.state.isr_ids
-        )
+        if self.offline:
+            after = self.state.isr_ids
+            self.offline = frozenset(
+                entry for entry in self.offline if entry.broker_id in before or entry.broker_id not in after
+            )
 
     def min_isr_of(self, replicas: tuple[BrokerId, ...]) -> int:
         """min_isr of a partition with these replicas (rule R4)."""
@@ -279,6 +281,9 @@ class PartitionState:
 
     def facts(self, live: Mapping[BrokerId, BrokerEpoch]) -> PartitionFacts:
         """The input of `decide`. A broker that registered again may have its log back."""
+        offline: frozenset[BrokerId] = frozenset()
+        if self.offline:
+            offline = frozenset(one.broker_id for one in self.offline if live.get(one.broker_id) == one.broker_epoch)
         return PartitionFacts(
             assigned=self.assigned,
             min_isr=min(self.policy.min_insync_replicas, self.replication_factor or len(self.assigned)),
@@ -287,9 +292,7 @@ class PartitionState:
             flushed=self.policy.group_commit,
             damaged=self.damaged,
             cut=self.cut,
-            offline=frozenset(
-                entry.broker_id for entry in self.offline if live.get(entry.broker_id) == entry.broker_epoch
-            ),
+            offline=offline,
             refused_epoch=self.refused_epoch,
             resigned_epoch=self.resigned_epoch,
         )

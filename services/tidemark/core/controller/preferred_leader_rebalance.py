@@ -47,9 +47,10 @@ class PreferredLeaderRebalance:
 
     def wants(self, partition: TopicPartition) -> bool:
         """Whether the preferred replica is to lead; True once for each check that finds the partition."""
-        wanted = partition in self._wanted
-        self._wanted.discard(partition)
-        return wanted
+        if partition not in self._wanted:
+            return False
+        self._wanted.remove(partition)
+        return True
 
     def _led_elsewhere(self) -> dict[BrokerId, set[TopicPartition]]:
         """Partitions that another replica leads, by preferred leader."""

@@ -83,7 +83,7 @@ class RequestedElections:
             self._refuse(one, partition, why or "no replica reported its log end in time")
         else:
             one.begun.add(partition)
-            return replace(facts, unclean_allowed=True)
+            return facts._replace(unclean_allowed=True)
         return facts
 
     def unreadable(self, partition: TopicPartition, now_ms: int) -> None:
@@ -144,7 +144,7 @@ class RequestedElections:
         return loss_report(partition, topic_id, decision, "" if one is None else one.request.request_id)
 
     def _waiting_for(self, kind: ElectionKind, partition: TopicPartition) -> _Open | None:
-        one = self._open.get(kind)
+        one = self._open.get(kind) if self._open else None
         return one if one is not None and partition in one.waiting else None
 
     def _refuse(self, one: _Open, partition: TopicPartition, why: str) -> None:

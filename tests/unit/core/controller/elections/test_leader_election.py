@@ -44,7 +44,7 @@ class Partition:
     def sees(self, facts: BrokerFacts) -> Decision | None:
         decision = decide(self.facts, facts)
         if decision is not None:
-            self.facts = replace(self.facts, state=decision.state, refused_epoch=None, damaged=frozenset())
+            self.facts = self.facts._replace(state=decision.state, refused_epoch=None, damaged=frozenset())
         assert decide(self.facts, facts) is None, "a decision that is not the last word"
         return decision
 
@@ -58,7 +58,7 @@ class Partition:
         return {one.broker_id for one in self.state.elr}
 
     def leader_writes(self, *isr: IsrEntry) -> None:
-        self.facts = replace(self.facts, state=replace(self.state, isr=isr, elr=()))
+        self.facts = self.facts._replace(state=replace(self.state, isr=isr, elr=()))
 
 
 def healthy(*assigned: int, min_isr: int = 2, unclean_allowed: bool = False) -> Partition:
@@ -93,8 +93,7 @@ def test_a_new_partition_is_led_by_an_unsuspected_replica_and_adds_suspected_one
 
 def test_a_resigned_leader_that_is_alone_in_sync_gives_way_to_a_live_eligible_replica() -> None:
     partition = healthy()
-    partition.facts = replace(
-        partition.facts,
+    partition.facts = partition.facts._replace(
         state=replace(partition.state, isr=(entry(0),), elr=(entry(1), entry(2))),
         resigned_epoch=partition.state.leader_epoch,
     )
@@ -113,7 +112,7 @@ def test_a_resigned_leader_that_is_alone_in_sync_gives_way_to_a_live_eligible_re
 def test_a_resigned_leader_with_as_many_in_sync_replicas_as_wanted_stays_without_a_successor() -> None:
     partition = Partition(0, 1, 2, min_isr=1)
     partition.sees(brokers(0))
-    partition.facts = replace(partition.facts, resigned_epoch=partition.state.leader_epoch)
+    partition.facts = partition.facts._replace(resigned_epoch=partition.state.leader_epoch)
     assert partition.sees(brokers(0, 1, 2)) is None
 
 
@@ -155,7 +154,7 @@ def test_replicas_that_leave_below_min_isr_enter_the_elr_until_min_isr_is_reache
     partition.sees(brokers(0))
     assert (partition.state.leader, partition.state.leader_epoch) == (0, 0)
     assert partition.state.elr == (entry(1),)
-    partition.facts = replace(partition.facts, state=replace(partition.state, isr=(entry(0), entry(2, 1))))
+    partition.facts = partition.facts._replace(state=replace(partition.state, isr=(entry(0), entry(2, 1))))
     partition.sees(brokers(0, 2, epochs={2: 1}))
     assert partition.state.elr == ()
 
@@ -193,7 +192,7 @@ def test_after_failures_one_by_one_only_elr_members_are_elected() -> None:
 def test_a_leader_elected_from_the_elr_with_m_of_one_empties_it() -> None:
     partition = healthy(0, 1, min_isr=1)
     partition.sees(brokers())
-    partition.facts = replace(partition.facts, state=replace(partition.state, elr=(entry(0), entry(1))))
+    partition.facts = partition.facts._replace(state=replace(partition.state, elr=(entry(0), entry(1))))
     partition.sees(brokers(1, epochs={1: 1}))
     assert (partition.state.leader, partition.state.elr) == (1, ())
 
@@ -341,7 +340,7 @@ def test_where_allowed_a_single_replica_leads_at_once_after_an_unclean_return() 
 def test_no_live_replica_is_elected_uncleanly_where_the_topic_forbids_it() -> None:
     partition = healthy()
     partition.leader_writes(entry(0))
-    partition.facts = replace(partition.facts, state=replace(partition.state, elr=()))
+    partition.facts = partition.facts._replace(state=replace(partition.state, elr=()))
     partition.sees(brokers(1, 2))
     assert partition.state.leader == NO_LEADER
 
@@ -357,7 +356,7 @@ def test_a_clean_election_is_preferred_to_an_allowed_unclean_one() -> None:
 
 def test_a_leader_that_refuses_its_epoch_gets_a_higher_one() -> None:
     partition = healthy()
-    partition.facts = replace(partition.facts, refused_epoch=LeaderEpoch(0))
+    partition.facts = partition.facts._replace(refused_epoch=LeaderEpoch(0))
     decision = partition.sees(brokers(0, 1, 2))
     assert decision is not None
     assert (partition.state.leader, partition.state.leader_epoch, partition.state.isr_ids) == (0, 1, EVERYBODY)
@@ -367,13 +366,13 @@ def test_a_leader_that_refuses_its_epoch_gets_a_higher_one() -> None:
 def test_a_refusal_of_an_older_epoch_changes_nothing() -> None:
     partition = healthy()
     partition.sees(brokers(1, 2))
-    partition.facts = replace(partition.facts, refused_epoch=LeaderEpoch(0))
+    partition.facts = partition.facts._replace(refused_epoch=LeaderEpoch(0))
     assert partition.sees(brokers(1, 2)) is None
 
 
 def test_a_damaged_replica_leaves_isr_and_elr() -> None:
     partition = healthy(0, 1)
-    partition.facts = replace(partition.facts, damaged=frozenset({entry(0)}))
+    partition.facts = partition.facts._replace(damaged=frozenset({entry(0)}))
     partition.sees(brokers(0, 1))
     assert (partition.state.leader, partition.state.isr_ids, partition.state.elr) == (1, (1,), ())
 
@@ -385,12 +384,12 @@ def test_a_lowered_m_empties_the_elr_in_the_same_write_if_there_is_a_leader_and_
     few = healthy(min_isr=3)
     few.sees(brokers(0))
     assert few.elr_ids == {1, 2}
-    decision = decide(replace(few.facts, min_isr=2), brokers(0))
+    decision = decide(few.facts._replace(min_isr=2), brokers(0))
     assert decision is not None
     assert (decision.state.min_isr, decision.state.elr) == (2, ()), "though fewer than m are in sync"
     few.sees(brokers())
     assert few.elr_ids == {0, 1, 2}
-    decision = decide(replace(few.facts, min_isr=2), brokers())
+    decision = decide(few.facts._replace(min_isr=2), brokers())
     assert decision is not None
     assert {one.broker_id for one in decision.state.elr} == {0, 1, 2}
 
@@ -399,10 +398,10 @@ def test_a_lowered_m_empties_the_elr_in_the_same_write_if_there_is_a_leader_and_
 def test_flushed_records_are_lost_only_with_their_log_directory(flushed: bool) -> None:
     """An unclean registration without a missing log directory spares group-commit partitions (rule T1)."""
     partition = healthy()
-    decision = decide(replace(partition.facts, flushed=flushed), brokers(0, 1, 2, unclean={1: 1}))
+    decision = decide(partition.facts._replace(flushed=flushed), brokers(0, 1, 2, unclean={1: 1}))
     assert (decision is None) == flushed
     lost = replace(brokers(0, 1, 2), lost_at={BrokerId(1): BrokerEpoch(1)})
-    decision = decide(replace(partition.facts, flushed=True), lost)
+    decision = decide(partition.facts._replace(flushed=True), lost)
     assert decision is not None
     assert decision.state.isr_ids == (0, 2)
 
@@ -431,7 +430,7 @@ def test_a_single_replica_is_not_elected_while_another_one_is_eligible_unless_th
 
 def test_a_single_replica_that_cannot_open_its_log_is_not_elected() -> None:
     partition = healthy(0, min_isr=1)
-    partition.facts = replace(partition.facts, offline=frozenset({BrokerId(0)}), unclean_allowed=True)
+    partition.facts = partition.facts._replace(offline=frozenset({BrokerId(0)}), unclean_allowed=True)
     partition.sees(brokers(0))
     assert partition.state.leader == NO_LEADER
 

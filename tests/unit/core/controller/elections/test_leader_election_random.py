@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidemark.core.controller.leader_election import BrokerFacts, PartitionFacts, decide
@@ -48,7 +46,7 @@ def test_in_random_states_a_decision_keeps_the_rules_and_is_final(facts: Partiti
     if decision is None:
         return
     new, old = decision.state, facts.state
-    assert decide(replace(facts, state=new), seen) is None
+    assert decide(facts._replace(state=new), seen) is None
     isr = set(new.isr)
     assert len({one.broker_id for one in isr}) == len(new.isr)
     assert new.leader in new.isr_ids if new.leader != NO_LEADER else not new.isr

@@ -65,7 +65,7 @@ def heard() -> Surveys:
 @pytest.mark.parametrize(
     ("facts", "identity"),
     [
-        (replace(FACTS, state=replace(LEADERLESS, leader_epoch=LeaderEpoch(7))), ID),
+        (FACTS._replace(state=replace(LEADERLESS, leader_epoch=LeaderEpoch(7))), ID),
         (FACTS, ReplicaIdentity(ID.topic_id, "d" * 32)),
     ],
     ids=["another epoch without a leader", "another incarnation"],
@@ -79,7 +79,7 @@ def test_answers_of_another_epoch_or_incarnation_are_ignored(facts: PartitionFac
 
 @pytest.mark.parametrize(
     "facts",
-    [replace(FACTS, unclean_allowed=False), replace(FACTS, state=replace(LEADERLESS, leader=BrokerId(2)))],
+    [FACTS._replace(unclean_allowed=False), FACTS._replace(state=replace(LEADERLESS, leader=BrokerId(2)))],
     ids=["not allowed any more", "a leader is there"],
 )
 def test_an_abandoned_survey_keeps_no_answers(facts: PartitionFacts) -> None:
