@@ -113,8 +113,9 @@ class ProducerStates:
         """
         states = self.copy()
         states._expiration_ms = expiration_ms
-        by_last_batch = sorted(states._entries, key=lambda one: _last_offset(states._entries[one]))
-        states._seen_ms = OrderedDict.fromkeys(by_last_batch, now_ms)
+        if states._entries:
+            by_last_batch = sorted(states._entries, key=lambda one: _last_offset(states._entries[one]))
+            states._seen_ms = OrderedDict.fromkeys(by_last_batch, now_ms)
         return states
 
     @property

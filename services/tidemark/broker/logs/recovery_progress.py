@@ -60,8 +60,11 @@ class RecoveryProgress:
             "Bytes past the recovery points that are not checked yet (estimate)",
             ["directory"],
         )
-        self._logs_gauges = [count.labels(path) for path in directories]
-        self._bytes_gauges = [size.labels(path) for path in directories]
+        self._logs_left, self._bytes_left = [0] * len(directories), [0] * len(directories)
+        """Values of the gauges, by directory; thousands of logs change them, so the library's locks are avoided."""
+        for index, path in enumerate(directories):
+            count.labels(path).set_function(partial(self._logs_left.__getitem__, index))
+            size.labels(path).set_function(partial(self._bytes_left.__getitem__, index))
         self._begin()
         logs.on_scanned = self._scanned
 
@@ -81,7 +84,7 @@ class RecoveryProgress:
                 self._begin()
             self._opening[partition] = _Opening(directory)
             self._submitted += 1
-            self._logs_gauges[directory].inc()
+            self._logs_left[directory] += 1
         self._estimator.add(partial(self._estimate, partition))
 
     def opened(self, partition: TopicPartition) -> None:
@@ -91,7 +94,7 @@ class RecoveryProgress:
             if opening is None:
                 return
             self._opened += 1
-            self._logs_gauges[opening.directory].dec()
+            self._logs_left[opening.directory] -= 1
             self._set_remaining(opening, 0)
             line = self._line()
         _log_line(line)
@@ -121,11 +124,11 @@ class RecoveryProgress:
         _log_line(line)
 
     def _set_remaining(self, opening: _Opening, size_bytes: int) -> None:
-        more = max(size_bytes, 0) - opening.remaining_bytes
+        more = (size_bytes if size_bytes > 0 else 0) - opening.remaining_bytes
         if more:
             opening.remaining_bytes += more
             self._remaining_bytes += more
-            self._bytes_gauges[opening.directory].inc(more)
+            self._bytes_left[opening.directory] += more
 
     def _line(self) -> str | None:
         """The log line that is due, if any; called with the lock held."""
