@@ -7,14 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from kazoo.exceptions import (
-    BadVersionError,
-    KazooException,
-    NodeExistsError,
-    NoNodeError,
-    RolledBackError,
-    RuntimeInconsistency,
-)
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.zookeeper.session_port import NodeRead, Session
@@ -142,11 +135,12 @@ async def commit(session: Session, operations: Sequence[Operation], limits: Limi
             operation.add_to(transaction)
 
     results = await session.commit(build)
-    for index, result in enumerate(results):
+    failures = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
+    for index, failure in failures:
         # Operations before the failed one report RolledBack; those after it report RuntimeInconsistency.
-        if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
-            raise MultiFailed(index, result)
-    if any(isinstance(result, KazooException) for result in results):
+        if not isinstance(failure, RolledBackError | RuntimeInconsistency):
+            raise MultiFailed(index, failure)
+    if failures:
         raise MultiFailed(0, RuntimeInconsistency())
     return results
 
@@ -167,14 +161,15 @@ async def is_committed(
     return True
 
 
-def size_bytes(operation: Operation) -> int:
-    """Upper bound of the bytes that the operation adds to a request."""
-    return len(operation.path.encode()) + len(operation.data) + _OVERHEAD_BYTES
+def size_bytes(*operations: Operation) -> int:
+    """Upper bound of the bytes that the operations add to a request."""
+    contents = sum([len(one.path.encode()) + len(one.data) for one in operations])
+    return contents + _OVERHEAD_BYTES * len(operations)
 
 
 def check_size(operations: Sequence[Operation], limits: Limits = USUAL) -> None:
     """Refuse a request that is so large that ZooKeeper would drop the connection."""
-    total = sum(size_bytes(operation) for operation in operations)
+    total = size_bytes(*operations)
     if len(operations) > limits.operations or total > limits.size_bytes:
         largest = max(operations, key=size_bytes)
         raise TidemarkError(
@@ -193,11 +188,11 @@ def batches(
 
     Every multi also carries `reserved`. An item beyond the limits gets a separate multi, which `commit` refuses.
     """
-    base_bytes = sum(size_bytes(operation) for operation in reserved)
+    base_bytes = size_bytes(*reserved)
     batch: list[tuple[Item, Sequence[Operation]]] = []
     count, total = len(reserved), base_bytes
     for item, operations in items:
-        item_bytes = sum(size_bytes(operation) for operation in operations)
+        item_bytes = size_bytes(*operations)
         if batch and (count + len(operations) > OPERATIONS_MAX or total + item_bytes > BYTES_MAX):
             yield batch
             batch, count, total = [], len(reserved), base_bytes
