@@ -136,11 +136,11 @@ class LogCleaner:
         """One round, the dirtiest log first; runs on the directory's thread."""
         due: list[tuple[float, Job]] = []
         dirtiest = 0.0
+        now_us = self._wall.earliest_us()
         for job in jobs:
             view = job.log.cleaning.view(job.end_offset, truncations=job.truncations)
             if view is None:
                 continue
-            now_us = self._wall.earliest_us()
             dirt = dirt_of(view, job.settings, now_us=now_us)
             dirtiest = max(dirtiest, dirt.ratio)
             moves, until_s = self._left[directory].get(job.log, (-1, 0.0))
