@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.partition_cursor import Cursor
@@ -148,11 +148,8 @@ class GroupReader:
         self._ending.add(leaving)
         callers = _callers.get()
         self._leavers |= callers
-        rebalance_s = self._settings.rebalance_timeout_ms / 1000
         try:
-            for call, timeout_s in ((self._assigned_call, _ASSIGNED_CALL_S), (self._revoked_call, rebalance_s)):
-                if call is not None and call not in callers:
-                    await asyncio.wait([call], timeout=timeout_s)
+            await self._end_of_running_calls(callers)
             with _waiting(leaving):
                 while self._membership is not None and self._announced:
                     going, self._announced = self._announced, set()
@@ -171,6 +168,17 @@ class GroupReader:
                 self._ending.discard(leaving)
                 leaving.set_result(None)
                 self._leavers -= callers
+
+    async def _end_of_running_calls(self, callers: Collection[asyncio.Future[None]]) -> None:
+        """Wait for running callbacks except `callers`; a rebalance may begin another `on_revoked` meanwhile.
+
+        Nothing is awaited after the last look, since the end of the membership cancels a callback that runs.
+        """
+        if _runs(self._assigned_call) and self._assigned_call not in callers:
+            await asyncio.wait([self._assigned_call], timeout=_ASSIGNED_CALL_S)
+        until_s = time.monotonic() + self._settings.rebalance_timeout_ms / 1000
+        while _runs(self._revoked_call) and self._revoked_call not in callers and time.monotonic() < until_s:
+            await asyncio.wait([self._revoked_call], timeout=until_s - time.monotonic())
 
     def asked(self) -> None:
         """Note that the application has processed the returned records, and polls."""
@@ -497,6 +505,10 @@ def _waiting(caller: asyncio.Future[None]) -> Iterator[None]:
         yield
     finally:
         _callers.reset(token)
+
+
+def _runs(call: asyncio.Future[None] | None) -> TypeGuard[asyncio.Future[None]]:
+    return call is not None and not call.done()
 
 
 def _processed_or_committed(cursor: Cursor) -> GroupPosition:

@@ -288,6 +288,56 @@ async def test_a_consumer_leaves_after_the_end_of_a_running_on_revoked(
     assert callbacks.all == [*of_one, *of_other, ("left", [])]
 
 
+@pytest.mark.parametrize("turn", range(8))
+async def test_a_partition_that_is_released_at_any_moment_of_a_leave_is_reported_as_revoked(
+    reader: GroupReader, membership: SimpleNamespace, callbacks: Callbacks, turn: int
+) -> None:
+    """Regression: the leave cancelled an `on_revoked` that had begun while the leave looked at an earlier one."""
+
+    async def revoked(partitions: list[TopicPartition]) -> None:
+        await turns(3)
+        await callbacks.revoked(partitions)
+
+    async def stop(*, commit: bool) -> None:
+        releasing.cancel()
+
+    async def released() -> None:
+        await turns(turn)
+        await reader.release(frozenset({ONE}))
+
+    reader._callbacks = (None, revoked, None)
+    membership.stop = stop
+    reader._announced = {ONE}
+    reader._assigned_call = reader._revoked_call = asyncio.ensure_future(turns(0))
+    await turns()
+    stopping = asyncio.create_task(reader.stop())
+    releasing = asyncio.create_task(released())
+    await stopping
+    assert callbacks.all == [("revoked", [ONE])]
+
+
+async def test_a_leave_waits_for_each_on_revoked_of_a_rebalance(
+    reader: GroupReader, membership: SimpleNamespace, callbacks: Callbacks
+) -> None:
+    async def revoked(partitions: list[TopicPartition]) -> None:
+        await turns(3)
+        await callbacks.revoked(partitions)
+
+    async def stop(*, commit: bool) -> None:
+        releasing.cancel()
+
+    async def released() -> None:
+        await reader.release(frozenset({ONE}))
+        await reader.release(frozenset({OTHER}))  # the next assignment
+
+    reader._callbacks = (None, revoked, None)
+    membership.stop = stop
+    releasing = asyncio.create_task(released())
+    await turns(2)
+    await reader.stop()
+    assert sorted(callbacks.all) == [("revoked", [ONE]), ("revoked", [OTHER])]
+
+
 @pytest.fixture
 def assignable(reader: GroupReader, monkeypatch: pytest.MonkeyPatch) -> GroupReader:
     """A reader that finds no committed offsets."""
