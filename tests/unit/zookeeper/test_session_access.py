@@ -7,11 +7,11 @@ import asyncio
 import logging
 from typing import Any, cast
 
-from kazoo.client import KazooState
+from kazoo.client import KazooState, TransactionRequest
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Create as CreateRequest
-from kazoo.protocol.serialization import GetACL, GetChildren, SetACL
+from kazoo.protocol.serialization import GetACL, GetChildren, SetACL, Transaction
 from kazoo.protocol.states import KeeperState
 from kazoo.security import ACL, CREATOR_ALL_ACL, Id, Permissions
 from tidemark.model import ErrorCode
@@ -19,7 +19,6 @@ from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper.multis import Create, commit
 from tidemark.zookeeper.security.access import Ask, NodeAccess, WhoAmI, closed_acl
 from tidemark.zookeeper.security.tls import ZooKeeperTls
-from tidemark.zookeeper.sessions.multi_write import MultiWrite
 from tidemark.zookeeper.sessions.session import ZooKeeperSession
 from tidemark.zookeeper.sessions.session_metrics import SessionTally
 
@@ -63,6 +62,9 @@ class Client:
             self._tree.session._on_state, self, KazooState.CONNECTED, Servers.negotiated_timeout_ms, False
         )
 
+    def transaction(self) -> TransactionRequest:
+        return TransactionRequest(self)
+
     def _call(self, request: Any, result: Any) -> None:
         if isinstance(request, WhoAmI):
             result.set([("x509", SUBJECT)])
@@ -78,9 +80,9 @@ class Client:
         elif isinstance(request, GetChildren):
             result.set(["brokers"])
         else:
-            assert isinstance(request, MultiWrite)
-            self._tree.written += [(one.path, list(one.acl)) for one in request.creates]
-            result.set([one.path for one in request.creates])
+            assert isinstance(request, Transaction)
+            self._tree.written += [(one.path, list(one.acl)) for one in request.operations]
+            result.set([one.path for one in request.operations])
 
     def _answer_acl(self, result: Any) -> None:
         if self._tree.root is None:

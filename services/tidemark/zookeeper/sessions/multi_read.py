@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from struct import Struct
 from typing import Any, ClassVar
 
-from kazoo.protocol.serialization import GetData, int_struct, multiheader_struct, read_buffer, stat_struct
+from kazoo.protocol.serialization import GetData, MultiHeader, int_struct, multiheader_struct, read_buffer, stat_struct
 from kazoo.protocol.states import ZnodeStat
 
 _MULTI_READ = 22
 _ERROR = -1
-_PATH = Struct(multiheader_struct.format + "i")
-"""The header of a read, and the length of its path."""
-_UNWATCHED = b"\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +32,8 @@ class MultiRead:
         """The request's body."""
         body = bytearray()
         for path in self.paths:
-            name = path.encode()
-            body += _PATH.pack(GetData.type, False, -1, len(name))
-            body += name
-            body += _UNWATCHED
+            body += MultiHeader(GetData.type, False, -1).serialize()
+            body += GetData(path, None).serialize()
         body += multiheader_struct.pack(-1, True, -1)
         return body
 
@@ -47,12 +41,9 @@ class MultiRead:
     def deserialize(cls, data: bytes, offset: int) -> list[tuple[bytes, Any] | int]:
         """Decode the answers, one for each path."""
         answers: list[tuple[bytes, Any] | int] = []
-        while True:
-            kind, done, _ = multiheader_struct.unpack_from(data, offset)
-            offset += multiheader_struct.size
-            if done:
-                return answers
-            if kind == _ERROR:
+        header, offset = MultiHeader.deserialize(data, offset)
+        while not header.done:
+            if header.type == _ERROR:
                 answers.append(int_struct.unpack_from(data, offset)[0])
                 offset += int_struct.size
             else:
@@ -60,3 +51,5 @@ class MultiRead:
                 stat = ZnodeStat._make(stat_struct.unpack_from(data, offset))
                 offset += stat_struct.size
                 answers.append((value or b"", stat))
+            header, offset = MultiHeader.deserialize(data, offset)
+        return answers

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
@@ -42,7 +42,6 @@ from tidemark.zookeeper.security.access import CHECK_S, REFUSALS, AccessError, N
 from tidemark.zookeeper.security.tls import ZooKeeperTls
 from tidemark.zookeeper.session_port import NodeRead
 from tidemark.zookeeper.sessions.multi_read import MultiRead
-from tidemark.zookeeper.sessions.multi_write import MultiWrite
 from tidemark.zookeeper.sessions.servers import SILENCE_FRACTION, STEPS, Servers
 from tidemark.zookeeper.sessions.session_metrics import SessionTally
 
@@ -431,15 +430,15 @@ class ZooKeeperSession:
 
         await self.read(submit)
 
-    async def commit(self, build: Callable[[MultiWrite], None]) -> list[Any]:
+    async def commit(self, build: Callable[[TransactionRequest], None]) -> list[Any]:
         """Commit one multi: results in order, exceptions as values; raises like `call` without an answer."""
 
         def submit(client: Any) -> Any:
-            multi = MultiWrite(client.chroot, client.default_acl)
-            build(multi)
-            if multi.creates:
+            transaction = client.transaction()
+            build(transaction)
+            if any(isinstance(operation, Create) for operation in transaction.operations):
                 self._acl_of_creates()
-            return _submitter(multi)(client)
+            return transaction.commit_async()
 
         results: list[Any] = await self.call(submit)
         for result in results:
