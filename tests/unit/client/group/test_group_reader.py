@@ -49,6 +49,10 @@ class Callbacks:
     async def revoked(self, partitions: list[TopicPartition]) -> None:
         self.all.append(("revoked", partitions))
 
+    async def slowly_revoked(self, partitions: list[TopicPartition]) -> None:
+        await turns(3)
+        await self.revoked(partitions)
+
     async def lost(self, partitions: list[TopicPartition]) -> None:
         self.all.append(("lost", partitions))
 
@@ -294,10 +298,6 @@ async def test_a_partition_that_is_released_at_any_moment_of_a_leave_is_reported
 ) -> None:
     """Regression: the leave cancelled an `on_revoked` that had begun while the leave looked at an earlier one."""
 
-    async def revoked(partitions: list[TopicPartition]) -> None:
-        await turns(3)
-        await callbacks.revoked(partitions)
-
     async def stop(*, commit: bool) -> None:
         releasing.cancel()
 
@@ -305,7 +305,7 @@ async def test_a_partition_that_is_released_at_any_moment_of_a_leave_is_reported
         await turns(turn)
         await reader.release(frozenset({ONE}))
 
-    reader._callbacks = (None, revoked, None)
+    reader._callbacks = (None, callbacks.slowly_revoked, None)
     membership.stop = stop
     reader._announced = {ONE}
     reader._assigned_call = reader._revoked_call = asyncio.ensure_future(turns(0))
@@ -319,10 +319,6 @@ async def test_a_partition_that_is_released_at_any_moment_of_a_leave_is_reported
 async def test_a_leave_waits_for_each_on_revoked_of_a_rebalance(
     reader: GroupReader, membership: SimpleNamespace, callbacks: Callbacks
 ) -> None:
-    async def revoked(partitions: list[TopicPartition]) -> None:
-        await turns(3)
-        await callbacks.revoked(partitions)
-
     async def stop(*, commit: bool) -> None:
         releasing.cancel()
 
@@ -330,7 +326,7 @@ async def test_a_leave_waits_for_each_on_revoked_of_a_rebalance(
         await reader.release(frozenset({ONE}))
         await reader.release(frozenset({OTHER}))  # the next assignment
 
-    reader._callbacks = (None, revoked, None)
+    reader._callbacks = (None, callbacks.slowly_revoked, None)
     membership.stop = stop
     releasing = asyncio.create_task(released())
     await turns(2)
